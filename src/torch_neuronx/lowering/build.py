@@ -1,0 +1,232 @@
+"""From a program to StableHLO: runs the rules under JAX's tracer."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxlib.mlir.dialects import stablehlo
+
+from torch_neuronx.lowering import program as ir
+from torch_neuronx.lowering import table, views
+from torch_neuronx.lowering.checks import Check, Checks
+from torch_neuronx.lowering.dtypes import cast, dtype_name, np_dtype
+from torch_neuronx.lowering.philox import Stream
+
+# Source locations would make equal modules differ in bytes, and so in their cache keys.
+jax.config.update("jax_traceback_in_locations_limit", 0)
+
+_NARROW = {"float64": "float32", "complex128": "complex64"}
+
+
+class LoweringError(RuntimeError):
+    """A rule is missing or failed. Never answered by a fallback."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A lowered program.
+
+    ``kept`` are the parameters the module takes, in order (``params``, then seed and offset).
+    Results are the outputs, the writes, then the error word if ``checks`` is not empty.
+    ``aliases`` maps a result's index to the kept parameter's index that it may overwrite.
+    """
+
+    module: bytes
+    kept: tuple[int, ...]
+    results: tuple[ir.Array, ...]
+    checks: tuple[Check, ...]
+    rng_increment: int
+    aliases: dict[int, int]
+
+
+class _Evaluator:
+    """One walk over a program with traced parameters."""
+
+    def __init__(self, program: ir.Program, params: tuple[Any, ...]) -> None:
+        self.program = program
+        self.params = params
+        self.values: list[tuple[Any, ...]] = []
+        self.checks = Checks()
+        n = len(program.params)
+        self.rng = Stream(params[n], params[n + 1]) if program.uses_rng else None
+        self._reads: dict[ir.Read, Any] = {}
+
+    def _offset(self, view: ir.View) -> Any:
+        return view.offset if view.offset is not None else self.params[view.offset_param]
+
+    def resolve(self, ref: Any) -> Any:
+        if isinstance(ref, ir.Result):
+            return self.values[ref.node][ref.output]
+        if isinstance(ref, ir.Read):
+            if ref not in self._reads:
+                spec = self.program.params[ref.param]
+                self._reads[ref] = views.read(
+                    self.params[ref.param], spec, ref.view, self._offset(ref.view)
+                )
+            return self._reads[ref]
+        if isinstance(ref, ir.Number):
+            return self.params[ref.param]
+        if isinstance(ref, ir.Constant):
+            return ref.value
+        if isinstance(ref, tuple):
+            return tuple(self.resolve(r) for r in ref)
+        raise TypeError(f"not a reference: {ref!r}")
+
+    def run(self, node: ir.Node) -> None:
+        rule = table.RULES.get(node.op)
+        if rule is None:
+            raise LoweringError(f"{node.op}: no rule in the lowering table")
+        args = [self.resolve(a) for a in node.args]
+        narrow = not (rule.exact or self.program.exact_float64)
+        outputs = node.outputs
+        if narrow:
+            args = [_narrow(a) for a in args]
+            outputs = tuple(
+                ir.Array(_NARROW.get(o.dtype, o.dtype), o.shape) for o in node.outputs
+            )
+        keywords: dict[str, Any] = {}
+        if "out" in rule.wants:
+            keywords["out"] = outputs[0] if len(outputs) == 1 else outputs
+        if "checks" in rule.wants:
+            keywords["checks"] = self.checks
+        if "rng" in rule.wants:
+            keywords["rng"] = self.rng
+        results = rule.function(*args, **keywords)
+        flat = _flatten(results)
+        if len(flat) != len(node.outputs):
+            raise LoweringError(
+                f"{node.op}: the rule gave {len(flat)} results, expected {len(node.outputs)}"
+            )
+        checked = []
+        for i, (x, want) in enumerate(zip(flat, node.outputs, strict=True)):
+            x = cast(x, want.dtype)
+            if tuple(x.shape) != want.shape:
+                raise LoweringError(
+                    f"{node.op}: result {i} has shape {tuple(x.shape)}, PyTorch says {want.shape}"
+                )
+            checked.append(x)
+        self.values.append(tuple(checked))
+
+    def finish(self) -> list[Any]:
+        results = []
+        for output in self.program.outputs:
+            x = self.resolve(output.value)
+            results.append(x if output.perm is None else jnp.transpose(x, output.perm))
+        written: dict[int, Any] = {}
+        for w in self.program.writes:
+            spec = self.program.params[w.param]
+            value = cast(self.resolve(w.value), w.view.dtype)
+            value = jnp.broadcast_to(value, w.view.sizes)
+            buffer = written.get(w.param, self.params[w.param])
+            written[w.param] = views.write(buffer, spec, w.view, self._offset(w.view), value)
+        results += list(written.values())
+        word = self.checks.word()
+        if word is not None:
+            results.append(word)
+        return results
+
+
+def _narrow(x: Any) -> Any:
+    if isinstance(x, tuple):
+        return tuple(_narrow(y) for y in x)
+    if isinstance(x, str):
+        return _NARROW.get(x, x)
+    if hasattr(x, "dtype") and dtype_name(x) in _NARROW:
+        return x.astype(np_dtype(_NARROW[dtype_name(x)]))
+    return x
+
+
+def _flatten(x: Any) -> list[Any]:
+    if isinstance(x, (tuple, list)):
+        return [z for y in x for z in _flatten(y)]
+    return [x]
+
+
+def evaluate(program: ir.Program, *params: Any) -> list[Any]:
+    """Run a program on arrays: outputs, writes, error word. Used by tests and under tracing."""
+    evaluator = _Evaluator(program, params)
+    for node in program.nodes:
+        evaluator.run(node)
+    return evaluator.finish()
+
+
+def written_params(program: ir.Program) -> tuple[int, ...]:
+    """Parameters that get a new buffer, in the order of the results."""
+    return tuple(dict.fromkeys(w.param for w in program.writes))
+
+
+def lower(program: ir.Program, *, platform: str, version: str) -> Lowered:
+    """Lower for ``platform`` ("cpu", or a neutral name) to a portable artifact.
+
+    ``version`` is the StableHLO version the plugin reads, such as "1.9.3".
+
+    Raises:
+        LoweringError: a rule is missing, failed, or disagrees with PyTorch about its results.
+    """
+    table.load_rules()
+    evaluators: list[_Evaluator] = []
+
+    def function(*params: Any) -> list[Any]:
+        evaluator = _Evaluator(program, params)
+        evaluators.append(evaluator)
+        for node in program.nodes:
+            evaluator.run(node)
+        return evaluator.finish()
+
+    weak = {a.param for n in program.nodes for a in _numbers(n.args) if a.weak}
+    with jax.enable_x64(True):
+        shapes = [
+            jax.ShapeDtypeStruct(p.shape, np_dtype(p.dtype), weak_type=i in weak)
+            for i, p in enumerate(program.params)
+        ]
+        if program.uses_rng:
+            shapes += [jax.ShapeDtypeStruct((), np.uint64)] * 2
+        writes = written_params(program)
+        try:
+            lowered = (
+                jax.jit(function, donate_argnums=writes)
+                .trace(*shapes)
+                .lower(lowering_platforms=(platform,))
+            )
+            module = lowered.compiler_ir("stablehlo")
+        except LoweringError:
+            raise
+        except Exception as error:
+            ops = ", ".join(dict.fromkeys(n.op for n in program.nodes))
+            raise LoweringError(f"{ops}: {type(error).__name__}: {error}") from error
+        kept = tuple(sorted(lowered._lowering.compile_args["kept_var_idx"]))
+        results = tuple(
+            ir.Array(np.dtype(r.dtype).name, tuple(r.shape)) for r in lowered.out_info
+        )
+    aliases = {
+        len(program.outputs) + i: kept.index(p)
+        for i, p in enumerate(writes)
+        if p in kept
+    }
+    version = stablehlo.get_smaller_version(version, stablehlo.get_current_version())
+    return Lowered(
+        module=stablehlo.serialize_portable_artifact(module, version),
+        kept=kept,
+        results=results,
+        checks=tuple(evaluators[0].checks.declared),
+        rng_increment=evaluators[0].rng.increment if evaluators[0].rng else 0,
+        aliases=aliases,
+    )
+
+
+def _numbers(x: Any) -> list[ir.Number]:
+    if isinstance(x, ir.Number):
+        return [x]
+    if isinstance(x, tuple):
+        return [z for y in x for z in _numbers(y)]
+    return []
+
+
+def element_count(array: ir.Array) -> int:
+    """Number of elements."""
+    return math.prod(array.shape)

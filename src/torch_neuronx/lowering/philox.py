@@ -1,0 +1,72 @@
+"""Philox4x32-10 in integer arithmetic (decision D9).
+
+Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Element ``i`` of a draw uses
+counter ``offset / 4 + i / 4`` and lane ``i mod 4``; the offset then advances by the element count
+rounded up to a multiple of 4. The key is the 64-bit seed.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_W0, _W1 = np.uint32(0x9E3779B9), np.uint32(0xBB67AE85)
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+
+
+def _split(x: Any) -> tuple[Any, Any]:
+    return (x & _LOW).astype(np.uint32), (x >> _32).astype(np.uint32)
+
+
+def philox(counter: Any, seed: Any) -> Any:
+    """Four uint32 words a counter: shape (n, 4) from uint64 counters (n,) and a uint64 seed."""
+    c0, c1 = _split(counter)
+    c2 = jnp.zeros_like(c0)
+    c3 = jnp.zeros_like(c0)
+    k0, k1 = _split(seed)
+    for _ in range(10):
+        low0, high0 = _split(c0.astype(np.uint64) * _M0)
+        low1, high1 = _split(c2.astype(np.uint64) * _M1)
+        c0, c1, c2, c3 = high1 ^ c1 ^ k0, low1, high0 ^ c3 ^ k1, low0
+        k0, k1 = k0 + _W0, k1 + _W1
+    return jnp.stack([c0, c1, c2, c3], axis=-1)
+
+
+class Stream:
+    """The draws of one program; ``increment`` is by how much it advances the generator."""
+
+    def __init__(self, seed: Any, offset: Any) -> None:
+        self._seed = seed
+        self._offset = offset
+        self.increment = 0
+
+    def bits32(self, shape: tuple[int, ...]) -> Any:
+        """Uniform uint32 of ``shape``."""
+        n = math.prod(shape)
+        blocks = -(-n // 4)
+        start = self._offset // np.uint64(4) + np.uint64(self.increment // 4)
+        self.increment += 4 * blocks
+        words = philox(start + jnp.arange(blocks, dtype=np.uint64), self._seed)
+        return words.reshape(-1)[:n].reshape(shape)
+
+    def bits64(self, shape: tuple[int, ...]) -> Any:
+        """Uniform uint64 of ``shape``: two lanes an element."""
+        words = self.bits32((*shape, 2)).astype(np.uint64)
+        return (words[..., 1] << _32) | words[..., 0]
+
+    def uniform(self, shape: tuple[int, ...], dtype: str = "float32") -> Any:
+        """Uniform in [0, 1): 24 random bits for float32, 53 for float64."""
+        if dtype == "float64":
+            return (self.bits64(shape) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return (self.bits32(shape) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
+
+    def normal(self, shape: tuple[int, ...]) -> Any:
+        """Standard normal float32 by Box-Muller on two draws."""
+        u1 = 1 - self.uniform(shape)  # in (0, 1], so the logarithm is finite
+        u2 = self.uniform(shape)
+        return jnp.sqrt(-2 * jnp.log(u1)) * jnp.cos(np.float32(2 * np.pi) * u2)

@@ -1,0 +1,206 @@
+"""A program: what is to be lowered, as plain data.
+
+One eager operator is a program of one node; a compiled graph is a program of many. The user's
+process writes programs, the lowering server reads them, and their canonical text is part of the
+cache key. So nothing here imports torch or jax.
+
+Parameters are device buffers. A tensor argument is a ``Read``: a strided view of a parameter.
+A number that must not enter the key is a ``Number``: a 0-d parameter. Results of a node are
+``Result``. A mutated argument becomes a ``Write``: a new buffer for a parameter's storage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+# torch dtype name (without "torch.") is the name of a dtype everywhere in this package.
+FLOAT_DTYPES = frozenset(
+    {
+        "float64",
+        "float32",
+        "bfloat16",
+        "float16",
+        "float8_e4m3fn",
+        "float8_e4m3fnuz",
+        "float8_e5m2",
+        "float8_e5m2fnuz",
+        "float8_e8m0fnu",
+    }
+)
+COMPLEX_DTYPES = frozenset({"complex32", "complex64", "complex128"})
+INTEGER_DTYPES = frozenset(
+    {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+)
+ITEM_SIZE = {
+    "bool": 1,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "uint64": 8,
+    "float8_e4m3fn": 1,
+    "float8_e4m3fnuz": 1,
+    "float8_e5m2": 1,
+    "float8_e5m2fnuz": 1,
+    "float8_e8m0fnu": 1,
+    "float16": 2,
+    "bfloat16": 2,
+    "float32": 4,
+    "float64": 8,
+    "complex64": 8,
+    "complex128": 16,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Array:
+    """Dtype and shape of a buffer or of a value."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class View:
+    """A tensor over a buffer: sizes and strides count elements of ``dtype``.
+
+    ``offset`` is the storage offset in elements, or None when parameter ``offset_param`` (0-d
+    int64) holds it. ``box`` says that the view is a box of the buffer's own dimensions, so that a
+    dynamic slice of the buffer as it is shaped reads it.
+    """
+
+    dtype: str
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int | None = 0
+    offset_param: int | None = None
+    box: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """A tensor argument: ``view`` of parameter ``param``."""
+
+    param: int
+    view: View
+    zero_dim: bool = False  # a 0-d tensor yields to dimensioned ones in type promotion
+
+
+@dataclasses.dataclass(frozen=True)
+class Number:
+    """A Python number passed as 0-d parameter ``param``; ``weak`` as in type promotion."""
+
+    param: int
+    weak: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """Output ``output`` (flattened) of node ``node``."""
+
+    node: int
+    output: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """A static argument: None, bool, int, float, complex, str, or a dtype name tagged as such."""
+
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Node:
+    """One operator. ``args`` follow the schema's order, defaults filled in.
+
+    ``outputs`` are dtype and shape of the rule's results as PyTorch's meta kernel gives them
+    (for mutated arguments: of the argument).
+    """
+
+    op: str
+    args: tuple[Any, ...]  # Read | Number | Result | Constant | list of those
+    outputs: tuple[Array, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """A fresh tensor: ``value`` stored with dimensions permuted by ``perm`` (outermost first)."""
+
+    value: Any
+    perm: tuple[int, ...] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Write:
+    """A new buffer for parameter ``param`` whose ``view`` holds ``value`` (cast to its dtype)."""
+
+    param: int
+    view: View
+    value: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Program:
+    """Parameters, nodes, fresh outputs and writes.
+
+    ``uses_rng``: the first two parameters after ``params`` are the Philox seed and offset
+    (0-d uint64). ``exact_float64``: compute float64 as float64 (decision D6).
+    """
+
+    params: tuple[Array, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Output, ...] = ()
+    writes: tuple[Write, ...] = ()
+    uses_rng: bool = False
+    exact_float64: bool = False
+
+    def to_json(self) -> str:
+        """Canonical text: equal programs give equal text."""
+        return json.dumps(_encode(self), separators=(",", ":"), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Program:
+        """Inverse of ``to_json``."""
+        program = _decode(json.loads(text))
+        if not isinstance(program, Program):
+            raise TypeError(f"expected a program, got {type(program).__name__}")
+        return program
+
+
+_CLASSES: dict[str, type] = {
+    c.__name__: c
+    for c in (Array, View, Read, Number, Result, Constant, Node, Output, Write, Program)
+}
+
+
+def _encode(x: Any) -> Any:
+    if dataclasses.is_dataclass(x):
+        fields = [_encode(getattr(x, f.name)) for f in dataclasses.fields(x)]
+        return {"": type(x).__name__, "v": fields}
+    if isinstance(x, (list, tuple)):
+        return [_encode(y) for y in x]
+    if isinstance(x, complex):
+        return {"": "complex", "v": [repr(x.real), repr(x.imag)]}
+    if isinstance(x, float):
+        return {"": "float", "v": repr(x)}
+    if x is None or isinstance(x, (bool, int, str)):
+        return x
+    raise TypeError(f"a program cannot hold {type(x).__name__}: {x!r}")
+
+
+def _decode(x: Any) -> Any:
+    if isinstance(x, list):
+        return tuple(_decode(y) for y in x)
+    if not isinstance(x, dict):
+        return x
+    name, value = x[""], x["v"]
+    if name == "complex":
+        return complex(float(value[0]), float(value[1]))
+    if name == "float":
+        return float(value)
+    return _CLASSES[name](*[_decode(y) for y in value])

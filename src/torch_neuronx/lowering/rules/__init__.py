@@ -1,0 +1,1 @@
+"""One file per operator family. Every module here is imported by ``table.load_rules``."""
