@@ -1,0 +1,79 @@
+// Device memory with a shape and an element type, owned by a plugin.
+
+#ifndef TN_PJRT_BUFFER_H_
+#define TN_PJRT_BUFFER_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "../base/status.h"
+#include "dtype.h"
+#include "event.h"
+#include "pjrt_c_api.h"
+
+namespace tn {
+
+// Owns a PJRT_Buffer. Destroying it while work that uses it is in flight is
+// safe: the plugin keeps the memory until then. Its client must outlive it.
+// Const calls are thread-safe on a non-null buffer; on a null buffer those that
+// can fail return FAILED_PRECONDITION.
+class Buffer {
+ public:
+  Buffer() = default;
+  // Takes ownership of `buffer`, which may be null.
+  Buffer(const PJRT_Api* api, PJRT_Buffer* buffer) : api_(api), buffer_(buffer) {}
+  Buffer(Buffer&& other) noexcept
+      : api_(other.api_), buffer_(std::exchange(other.buffer_, nullptr)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    if (this != &other) {
+      reset();
+      api_ = other.api_;
+      buffer_ = std::exchange(other.buffer_, nullptr);
+    }
+    return *this;
+  }
+  ~Buffer() {
+    if (buffer_ != nullptr) reset();
+  }
+
+  PJRT_Buffer* get() const { return buffer_; }
+  const PJRT_Api* api() const { return api_; }
+  bool is_null() const { return buffer_ == nullptr; }
+  // Gives up ownership.
+  PJRT_Buffer* release() { return std::exchange(buffer_, nullptr); }
+  // Destroys the buffer.
+  void reset();
+
+  // Ready when the contents are defined, or with the error that prevented it.
+  Result<Event> ready_event() const;
+  // Starts a copy of the whole contents to `dst`, dense and row-major whatever
+  // the device's layout is. `dst` must stay alive until the event is ready.
+  // `bytes` must be size_bytes() or more (INVALID_ARGUMENT otherwise).
+  Result<Event> to_host(void* dst, size_t bytes) const;
+  // Bytes that the plugin says it uses, padding included.
+  Result<size_t> on_device_size() const;
+  // True after donation or an explicit deletion; true for a null buffer.
+  bool is_deleted() const;
+  // Device address, for diagnostics and tests of donation. UNIMPLEMENTED where
+  // the plugin has no such call.
+  Result<uintptr_t> unsafe_pointer() const;
+
+  Result<DType> dtype() const;
+  // Logical dimensions, no padding. The span lives as long as the buffer.
+  Result<std::span<const int64_t>> dims() const;
+  // Bytes of the dense contents: elements times item size.
+  Result<size_t> size_bytes() const;
+
+ private:
+  Status check_not_null(const char* call) const;
+
+  const PJRT_Api* api_ = nullptr;
+  PJRT_Buffer* buffer_ = nullptr;
+};
+
+}  // namespace tn
+
+#endif  // TN_PJRT_BUFFER_H_
