@@ -136,6 +136,8 @@ def _narrow(x: Any) -> Any:
         return tuple(_narrow(y) for y in x)
     if isinstance(x, str):
         return _NARROW.get(x, x)
+    if getattr(x, "weak_type", False):
+        return x  # rules cast numbers to the dtype they compute in; a conversion would unweaken it
     if hasattr(x, "dtype") and dtype_name(x) in _NARROW:
         return x.astype(np_dtype(_NARROW[dtype_name(x)]))
     return x
