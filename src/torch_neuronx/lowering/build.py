@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxlib.mlir import passmanager
 from jaxlib.mlir.dialects import stablehlo
 
 from torch_neuronx.lowering import program as ir
@@ -19,6 +20,10 @@ from torch_neuronx.lowering.philox import Stream
 
 # Source locations would make equal modules differ in bytes, and so in their cache keys.
 jax.config.update("jax_traceback_in_locations_limit", 0)
+
+stablehlo.register_stablehlo_passes()
+# JAX emits erf, lgamma, asin and others as CHLO, which a portable artifact cannot hold.
+_PASSES = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
 
 _NARROW = {"float64": "float32", "complex128": "complex64"}
 
@@ -196,6 +201,8 @@ def lower(program: ir.Program, *, platform: str, version: str) -> Lowered:
                 .lower(lowering_platforms=(platform,))
             )
             module = lowered.compiler_ir("stablehlo")
+            with module.context:
+                passmanager.PassManager.parse(_PASSES).run(module.operation)
         except LoweringError:
             raise
         except Exception as error:
