@@ -1,0 +1,73 @@
+# make run         environment + the main example on device `neuron`
+# make test        environment + the fast tier      make test-full   everything
+# make lint        ruff, mypy, clang-format         make bench       benchmarks, JSON lines
+# make docs        generated documents              make clean       build products (keeps .venv)
+#
+# Variables: PYTHON (interpreter of the environment), VENV, TORCH (requirement), PYTEST_ARGS.
+# Where pip downloads from is pip's own configuration (PIP_INDEX_URL, pip.conf).
+
+PYTHON ?= python3.11
+VENV ?= .venv
+TORCH ?= torch==2.13.0
+PYTEST_ARGS ?=
+
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+DONE := $(VENV)/.done
+CPP := $(shell find csrc -name '*.cc' -o -name '*.h')
+
+.PHONY: run test test-full lint bench docs clean env
+.DELETE_ON_ERROR:
+
+env: $(DONE)/torchneuron
+
+run: $(DONE)/torchneuron
+	$(BIN)/python examples/train_gpt.py
+
+test: $(DONE)/torchneuron $(DONE)/test
+	$(BIN)/python -m pytest -m "not full and not clients" $(PYTEST_ARGS)
+
+test-full: $(DONE)/torchneuron $(DONE)/test $(DONE)/clients
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(DONE)/torchneuron $(DONE)/lint
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+bench: $(DONE)/torchneuron
+	@set -e; for file in benchmarks/[!_]*.py; do $(BIN)/python $$file; done
+
+docs: $(DONE)/torchneuron
+	@set -e; for file in tools/generate_*.py; do $(BIN)/python $$file; done
+
+clean:
+	rm -rf build dist out src/*.egg-info src/torch_neuronx/_build_info.py src/torch_neuronx/_C*.so
+	rm -f $(DONE)/torchneuron
+
+# The environment, one stamp per step. torch comes first and the build is not isolated, so that
+# the extension is built against this torch and no second one is fetched.
+$(DONE)/venv:
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(DONE) && touch $@
+
+$(DONE)/torch: $(DONE)/venv
+	$(PIP) install '$(TORCH)'
+	@touch $@
+
+$(DONE)/plugins: requirements/plugins.txt $(DONE)/build-tools
+	$(PIP) install --no-deps --require-hashes -r requirements/plugins.txt
+	@touch $@
+
+$(DONE)/build-tools: $(DONE)/torch
+	$(PIP) install 'setuptools>=77.0.3' wheel ninja
+	@touch $@
+
+$(DONE)/torchneuron: pyproject.toml setup.py $(CPP) $(DONE)/plugins
+	PATH="$(abspath $(BIN)):$$PATH" $(PIP) install --no-build-isolation -e .
+	@touch $@
+
+$(DONE)/test $(DONE)/clients $(DONE)/lint: $(DONE)/%: requirements/%.txt $(DONE)/torch
+	$(PIP) install -r $<
+	@touch $@
