@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "../base/status.h"
+#include "base/status.h"
 #include "dtype.h"
 #include "event.h"
 #include "pjrt_c_api.h"

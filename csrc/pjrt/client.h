@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../base/status.h"
+#include "base/status.h"
 #include "buffer.h"
 #include "dtype.h"
 #include "event.h"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <utility>
 
-#include "../base/status.h"
+#include "base/status.h"
 #include "pjrt_c_api.h"
 
 namespace tn {

@@ -12,14 +12,16 @@
 #include <variant>
 #include <vector>
 
-#include "../base/status.h"
+#include "base/status.h"
 #include "pjrt_c_api.h"
 
-// Whether the plugin's struct reaches up to and including the function pointer
-// `Field`, and it is set. Older plugins have shorter structs.
-#define TN_PJRT_HAS(api, Field)                                               \
-  ((api)->struct_size >= offsetof(PJRT_Api, Field) + sizeof((api)->Field) &&  \
-   (api)->Field != nullptr)
+// Whether the plugin's struct is long enough to hold `Field`. Older plugins have
+// shorter structs; reading beyond `struct_size` is undefined.
+#define TN_PJRT_REACHES(api, Field) \
+  ((api)->struct_size >= offsetof(PJRT_Api, Field) + sizeof((api)->Field))
+
+// Whether the plugin has the call `Field`: long enough, and not null.
+#define TN_PJRT_HAS(api, Field) (TN_PJRT_REACHES(api, Field) && (api)->Field != nullptr)
 
 namespace tn {
 

@@ -1,0 +1,141 @@
+#include "pjrt/buffer.h"
+
+#include <array>
+#include <string>
+
+#include "base/counters.h"
+#include "pjrt/plugin.h"
+
+namespace tn {
+namespace {
+
+constexpr size_t kInlineRank = 16;
+
+}  // namespace
+
+void Buffer::reset() {
+  PJRT_Buffer* buffer = std::exchange(buffer_, nullptr);
+  if (buffer == nullptr) return;
+  PJRT_Buffer_Destroy_Args args{PJRT_Buffer_Destroy_Args_STRUCT_SIZE, nullptr, buffer};
+  // Nothing can be done about a buffer that fails to be freed.
+  take_error(api_, api_->PJRT_Buffer_Destroy(&args)).ignore();
+}
+
+Status Buffer::check_not_null(const char* call) const {
+  if (buffer_ != nullptr) [[likely]] return Status();
+  return failed_precondition(std::string(call) + " of a null buffer");
+}
+
+Result<Event> Buffer::ready_event() const {
+  TN_RETURN_IF_ERROR(check_not_null("ready_event"));
+  PJRT_Buffer_ReadyEvent_Args args{};
+  args.struct_size = PJRT_Buffer_ReadyEvent_Args_STRUCT_SIZE;
+  args.buffer = buffer_;
+  TN_RETURN_IF_ERROR(take_error(api_, api_->PJRT_Buffer_ReadyEvent(&args)));
+  return Event(api_, args.event);
+}
+
+Result<Event> Buffer::to_host(void* dst, size_t bytes) const {
+  TN_RETURN_IF_ERROR(check_not_null("to_host"));
+  TN_ASSIGN_OR_RETURN(const size_t need, size_bytes());
+  if (bytes < need) {
+    return invalid_argument("to_host: the buffer has " + std::to_string(need) +
+                            " bytes, the destination only " + std::to_string(bytes));
+  }
+  // PJRT takes a null destination as a question for the size.
+  if (need == 0) return ready_event();
+  if (dst == nullptr) return invalid_argument("to_host: the destination is null");
+
+  TN_ASSIGN_OR_RETURN(const std::span<const int64_t> shape, dims());
+  std::array<int64_t, kInlineRank> inline_order;
+  std::vector<int64_t> heap_order;
+  int64_t* order = inline_order.data();
+  if (shape.size() > kInlineRank) {
+    heap_order.resize(shape.size());
+    order = heap_order.data();
+  }
+  for (size_t i = 0; i < shape.size(); ++i) {
+    order[i] = static_cast<int64_t>(shape.size() - 1 - i);
+  }
+  PJRT_Buffer_MemoryLayout layout{};
+  layout.struct_size = PJRT_Buffer_MemoryLayout_STRUCT_SIZE;
+  layout.type = PJRT_Buffer_MemoryLayout_Type_Tiled;
+  layout.tiled.struct_size = PJRT_Buffer_MemoryLayout_Tiled_STRUCT_SIZE;
+  layout.tiled.minor_to_major = order;
+  layout.tiled.minor_to_major_size = shape.size();
+
+  PJRT_Buffer_ToHostBuffer_Args args{};
+  args.struct_size = PJRT_Buffer_ToHostBuffer_Args_STRUCT_SIZE;
+  args.src = buffer_;
+  args.host_layout = &layout;
+  args.dst = dst;
+  args.dst_size = need;
+  TN_RETURN_IF_ERROR(take_error(api_, api_->PJRT_Buffer_ToHostBuffer(&args)));
+  counters().d2h_transfers.add();
+  counters().d2h_bytes.add(need);
+  return Event(api_, args.event);
+}
+
+Result<size_t> Buffer::on_device_size() const {
+  TN_RETURN_IF_ERROR(check_not_null("on_device_size"));
+  PJRT_Buffer_OnDeviceSizeInBytes_Args args{};
+  args.struct_size = PJRT_Buffer_OnDeviceSizeInBytes_Args_STRUCT_SIZE;
+  args.buffer = buffer_;
+  TN_RETURN_IF_ERROR(take_error(api_, api_->PJRT_Buffer_OnDeviceSizeInBytes(&args)));
+  return args.on_device_size_in_bytes;
+}
+
+bool Buffer::is_deleted() const {
+  if (buffer_ == nullptr) return true;
+  PJRT_Buffer_IsDeleted_Args args{};
+  args.struct_size = PJRT_Buffer_IsDeleted_Args_STRUCT_SIZE;
+  args.buffer = buffer_;
+  // A buffer that cannot be asked is of no use either.
+  if (!take_error(api_, api_->PJRT_Buffer_IsDeleted(&args)).ok()) return true;
+  return args.is_deleted;
+}
+
+Result<uintptr_t> Buffer::unsafe_pointer() const {
+  TN_RETURN_IF_ERROR(check_not_null("unsafe_pointer"));
+  if (!TN_PJRT_HAS(api_, PJRT_Buffer_UnsafePointer)) {
+    return unimplemented("the plugin has no PJRT_Buffer_UnsafePointer");
+  }
+  PJRT_Buffer_UnsafePointer_Args args{};
+  args.struct_size = PJRT_Buffer_UnsafePointer_Args_STRUCT_SIZE;
+  args.buffer = buffer_;
+  TN_RETURN_IF_ERROR(take_error(api_, api_->PJRT_Buffer_UnsafePointer(&args)));
+  return args.buffer_pointer;
+}
+
+Result<DType> Buffer::dtype() const {
+  TN_RETURN_IF_ERROR(check_not_null("dtype"));
+  PJRT_Buffer_ElementType_Args args{};
+  args.struct_size = PJRT_Buffer_ElementType_Args_STRUCT_SIZE;
+  args.buffer = buffer_;
+  TN_RETURN_IF_ERROR(take_error(api_, api_->PJRT_Buffer_ElementType(&args)));
+  const std::optional<DType> dtype = dtype_from_pjrt(args.type);
+  if (!dtype) {
+    return unimplemented("PJRT element type " + std::to_string(args.type) +
+                         " has no PyTorch counterpart");
+  }
+  return *dtype;
+}
+
+Result<std::span<const int64_t>> Buffer::dims() const {
+  TN_RETURN_IF_ERROR(check_not_null("dims"));
+  PJRT_Buffer_Dimensions_Args args{};
+  args.struct_size = PJRT_Buffer_Dimensions_Args_STRUCT_SIZE;
+  args.buffer = buffer_;
+  TN_RETURN_IF_ERROR(take_error(api_, api_->PJRT_Buffer_Dimensions(&args)));
+  return std::span<const int64_t>(args.dims, args.num_dims);
+}
+
+Result<size_t> Buffer::size_bytes() const {
+  TN_ASSIGN_OR_RETURN(const DType type, dtype());
+  TN_ASSIGN_OR_RETURN(const std::span<const int64_t> shape, dims());
+  size_t bytes = dtype_size_bytes(type);
+  for (int64_t n : shape) bytes *= static_cast<size_t>(n);
+  return bytes;
+}
+
+}  // namespace tn
