@@ -149,6 +149,9 @@ def _narrow(x: Any) -> Any:
 
 
 def _flatten(x: Any) -> list[Any]:
+    """Results in order. None stands for a result that PyTorch leaves undefined (output masks)."""
+    if x is None:
+        return []
     if isinstance(x, (tuple, list)):
         return [z for y in x for z in _flatten(y)]
     return [x]

@@ -45,6 +45,11 @@ class Stream:
         self._offset = offset
         self.increment = 0
 
+    def state(self) -> tuple[Any, Any]:
+        """Seed and offset (0-d uint64) from which the next draw starts; ``Stream(*state)`` repeats
+        it."""
+        return self._seed, self._offset + np.uint64(self.increment)
+
     def bits32(self, shape: tuple[int, ...]) -> Any:
         """Uniform uint32 of ``shape``."""
         n = math.prod(shape)
