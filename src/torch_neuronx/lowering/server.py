@@ -1,0 +1,132 @@
+"""The lowering server: programs in, StableHLO out, over two pipes.
+
+``python -m torch_neuronx.lowering.server [--idle-s SECONDS]`` reads requests from its standard
+input and writes replies to what was its standard output. Both are frames: a length (8 bytes, big
+endian) and that many bytes. A request is JSON; a reply is a JSON header's length (4 bytes), the
+header, and the bytes of the module. It ends when its input closes, because its owner is gone, and
+when no request came for a while.
+
+Request: {"program": text of Program.to_json, "platform": "cpu", "version": "1.9.3"}; or
+{"ping": true}, answered with the names of the modules that were imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import select
+import struct
+import sys
+import time
+from typing import Any
+
+FRAME = struct.Struct(">Q")
+HEADER = struct.Struct(">I")
+
+
+def _read_exactly(fd: int, size: int) -> bytes | None:
+    """``size`` bytes, or None when the pipe ends before them."""
+    data = bytearray()
+    while len(data) < size:
+        chunk = os.read(fd, min(size - len(data), 1 << 20))
+        if not chunk:
+            return None
+        data += chunk
+    return bytes(data)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def _lower(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+    from torch_neuronx.lowering.build import lower
+    from torch_neuronx.lowering.program import Program
+
+    program = Program.from_json(request["program"])
+    lowered = lower(program, platform=request["platform"], version=request["version"])
+    header = {
+        "ok": True,
+        "kept": list(lowered.kept),
+        "results": [[r.dtype, list(r.shape)] for r in lowered.results],
+        "checks": [[c.exception, c.message] for c in lowered.checks],
+        "rng_increment": lowered.rng_increment,
+        "aliases": [[k, v] for k, v in lowered.aliases.items()],
+    }
+    return header, lowered.module
+
+
+def answer(frame: bytes) -> bytes:
+    """The reply to one request. Every exception becomes a reply: the server outlives it."""
+    from torch_neuronx.lowering.errors import LoweringError
+
+    start = time.perf_counter()
+    module = b""
+    try:
+        request = json.loads(frame)
+        if "ping" in request:
+            header: dict[str, Any] = {"ok": True, "modules": sorted(sys.modules)}
+        else:
+            header, module = _lower(request)
+    except LoweringError as error:
+        header = {"ok": False, "kind": type(error).__name__, "text": str(error)}
+    except Exception as error:
+        header = {"ok": False, "kind": "internal", "text": f"{type(error).__name__}: {error}"}
+    header["seconds"] = time.perf_counter() - start
+    head = json.dumps(header, separators=(",", ":")).encode()
+    return HEADER.pack(len(head)) + head + module
+
+
+def serve(source: int, sink: int, idle_s: float) -> None:
+    """Answer requests from file descriptor ``source`` until it ends or idles."""
+    while True:
+        readable, _, _ = select.select([source], [], [], idle_s)
+        if not readable:
+            return
+        size = _read_exactly(source, FRAME.size)
+        if size is None:
+            return
+        frame = _read_exactly(source, FRAME.unpack(size)[0])
+        if frame is None:
+            return
+        reply = answer(frame)
+        try:
+            _write_all(sink, FRAME.pack(len(reply)) + reply)
+        except BrokenPipeError:
+            return
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Set up the process, then serve."""
+    parser = argparse.ArgumentParser(prog="python -m torch_neuronx.lowering.server")
+    parser.add_argument("--idle-s", type=float, help="exit after so many seconds without a request")
+    args = parser.parse_args(argv)
+    idle_s = args.idle_s
+    if idle_s is None:
+        from torch_neuronx import config
+
+        idle_s = config.get("TORCH_NEURONX_LOWERING_IDLE_S")
+    # Descriptors of our own, and 0 and 1 pointed elsewhere: whatever a library reads or prints,
+    # it cannot touch the pipes.
+    source, sink = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+    os.dup2(2, 1)
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    # Loaded before the first request is read, so that a client can start a server early.
+    from torch_neuronx.lowering import build, table
+
+    table.load_rules()
+    assert build is not None
+    serve(source, sink, idle_s)
+
+
+if __name__ == "__main__":
+    main()
+    # Skips the destructors of jax's client, which hold up the exit for tens of milliseconds.
+    sys.stderr.flush()
+    os._exit(0)
