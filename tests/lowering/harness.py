@@ -364,7 +364,7 @@ class _Recorder(TorchDispatchMode):
         try:
             with _disable_current_modes():
                 check_filled(name, filled, form=form, values=not name.startswith(UNDEFINED))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (reported, then the sweep goes on)
             text = f"{type(error).__name__}: {error}"
             self.report.failures.append(
                 f"{self.label}: {name}({_describe(filled)}) {form}: {text[:1500]}"

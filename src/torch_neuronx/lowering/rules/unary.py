@@ -1,0 +1,217 @@
+"""Element-wise functions of one operand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import jax.scipy.special as jsp
+import numpy as np
+from jax import lax
+
+from torch_neuronx.lowering.dtypes import cast, is_complex, is_integer, op_math
+from torch_neuronx.lowering.table import lowers
+
+
+def _log_of(base: float) -> Callable[..., Any]:
+    return lambda x: lax.log(x) * jnp.asarray(1 / math.log(base), x.dtype)
+
+
+def _sinc(x: Any) -> Any:
+    y = x * jnp.asarray(math.pi, x.dtype)
+    return jnp.where(x == 0, jnp.ones_like(x), lax.sin(y) / y)
+
+
+def _entr(x: Any) -> Any:
+    positive = -x * lax.log(x)
+    below = jnp.where(x == 0, jnp.zeros_like(x), jnp.full_like(x, -np.inf))
+    return jnp.where(jnp.isnan(x), x, jnp.where(x > 0, positive, below))
+
+
+def _lgamma(x: Any) -> Any:
+    return jnp.where(jnp.isinf(x), jnp.full_like(x, np.inf), lax.lgamma(x))
+
+
+def _digamma(x: Any) -> Any:
+    """lax.digamma with the pole's sign at zero."""
+    pole = jnp.where(jnp.signbit(x), jnp.full_like(x, np.inf), jnp.full_like(x, -np.inf))
+    return jnp.where(x == 0, pole, lax.digamma(x))
+
+
+# Functions in the dtype of the computation: float32 for the reduced floats and the integers.
+FLOAT: dict[str, Callable[..., Any]] = {
+    "sqrt": lax.sqrt,
+    "rsqrt": lax.rsqrt,
+    "reciprocal": lambda x: 1 / x,
+    "exp": lax.exp,
+    "exp2": lax.exp2,
+    "expm1": lax.expm1,
+    "log": lax.log,
+    "log2": _log_of(2),
+    "log10": _log_of(10),
+    "log1p": lax.log1p,
+    "sin": lax.sin,
+    "cos": lax.cos,
+    "tan": lax.tan,
+    "asin": lax.asin,
+    "acos": lax.acos,
+    "atan": lax.atan,
+    "sinh": lax.sinh,
+    "cosh": lax.cosh,
+    "tanh": lax.tanh,
+    "asinh": lax.asinh,
+    "acosh": lax.acosh,
+    "atanh": lax.atanh,
+    "erf": lax.erf,
+    "erfc": lax.erfc,
+    "erfinv": lax.erf_inv,
+    "lgamma": _lgamma,
+    "digamma": _digamma,
+    "sigmoid": lax.logistic,
+    "sinc": _sinc,
+    "i0": jsp.i0,
+    "special_i0e": jsp.i0e,
+    "special_i1": jsp.i1,
+    "special_i1e": jsp.i1e,
+    "special_entr": _entr,
+    "special_ndtri": jsp.ndtri,
+    "special_log_ndtr": jsp.log_ndtr,
+    "deg2rad": lambda x: x * jnp.asarray(math.pi / 180, x.dtype),
+    "rad2deg": lambda x: x * jnp.asarray(180 / math.pi, x.dtype),
+}
+
+
+def _register_float(name: str, function: Callable[..., Any]) -> None:
+    @lowers(f"aten::{name}")
+    def rule(self: Any, *, out: Any) -> Any:
+        return function(cast(self, op_math(out.dtype)))
+
+
+for _name, _function in FLOAT.items():
+    _register_float(_name, _function)
+
+
+def _whole(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Rounding functions leave integers alone."""
+    return lambda x: function(x) if jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def trunc(x: Any) -> Any:
+    """Towards zero; floats only. Keeps the sign of zero."""
+    return jnp.where(jnp.signbit(x), lax.ceil(x), lax.floor(x))
+
+
+def _sign(x: Any) -> Any:
+    if x.dtype == np.bool_:
+        return x
+    return (x > 0).astype(x.dtype) - (x < 0).astype(x.dtype)
+
+
+def _abs(x: Any) -> Any:
+    return x if x.dtype == np.bool_ or x.dtype.kind == "u" else lax.abs(x)
+
+
+# Exact in the operand's own dtype.
+EXACT: dict[str, Callable[..., Any]] = {
+    "neg": lax.neg,
+    "_neg_view": lax.neg,
+    "_neg_view_copy": lax.neg,
+    "sign": _sign,
+    "ceil": _whole(lax.ceil),
+    "floor": _whole(lax.floor),
+    "trunc": _whole(trunc),
+    "round": _whole(lambda x: lax.round(x, lax.RoundingMethod.TO_NEAREST_EVEN)),
+    "frac": lambda x: x - trunc(x),
+    "isnan": lambda x: x != x,
+    "isinf": lambda x: jnp.isinf(x),
+    "isposinf": lambda x: x == np.inf if x.dtype.kind not in "biu" else jnp.zeros(x.shape, bool),
+    "isneginf": lambda x: x == -np.inf if x.dtype.kind not in "biu" else jnp.zeros(x.shape, bool),
+    "signbit": lambda x: jnp.signbit(x) if x.dtype.kind not in "biu" else x < 0,
+    "bitwise_not": lax.bitwise_not,
+    "logical_not": lambda x: x == 0,
+}
+
+
+def _register_exact(name: str, function: Callable[..., Any]) -> None:
+    @lowers(f"aten::{name}", exact=True)
+    def rule(self: Any) -> Any:
+        return function(self)
+
+
+for _name, _function in EXACT.items():
+    _register_exact(_name, _function)
+
+
+@lowers("aten::abs")
+def absolute(self: Any) -> Any:
+    """Magnitude; real for complex operands."""
+    return _abs(self)
+
+
+@lowers("aten::sgn")
+def sgn(self: Any, *, out: Any) -> Any:
+    """Sign; x / |x| for complex operands."""
+    if not is_complex(out.dtype):
+        return _sign(self)
+    size = lax.abs(self)
+    unit = self / jnp.where(size == 0, jnp.ones_like(size), size).astype(self.dtype)
+    return jnp.where(size == 0, jnp.zeros_like(self), unit)
+
+
+@lowers("aten::round.decimals")
+def round_decimals(self: Any, decimals: int, *, out: Any) -> Any:
+    """Half to even at ``decimals`` places."""
+    if is_integer(out.dtype):
+        return self
+    x = cast(self, op_math(out.dtype))
+    ten = jnp.asarray(10.0 ** abs(decimals), x.dtype)
+    if decimals >= 0:
+        return lax.round(x * ten, lax.RoundingMethod.TO_NEAREST_EVEN) / ten
+    return lax.round(x / ten, lax.RoundingMethod.TO_NEAREST_EVEN) * ten
+
+
+@lowers("aten::logit")
+def logit(self: Any, eps: Any, *, out: Any) -> Any:
+    """log(x / (1 - x)) of x clamped to [eps, 1 - eps]."""
+    x = cast(self, op_math(out.dtype))
+    if eps is not None:
+        low = cast(eps, op_math(out.dtype))
+        x = jnp.where(x < low, low, jnp.where(x > 1 - low, 1 - low, x))
+    return lax.log(x / (1 - x))
+
+
+@lowers("aten::polygamma")
+def polygamma(n: int, self: Any, *, out: Any) -> Any:
+    """The n-th derivative of digamma."""
+    x = cast(self, op_math(out.dtype))
+    if n == 0:
+        return _digamma(x)
+    factor = jnp.asarray((-1.0) ** (n + 1) * math.factorial(n), x.dtype)
+    return factor * lax.zeta(jnp.full_like(x, n + 1), x)
+
+
+@lowers("aten::mvlgamma")
+def mvlgamma(self: Any, p: int, *, out: Any) -> Any:
+    """Logarithm of the multivariate gamma function of dimension ``p``."""
+    x = cast(self, op_math(out.dtype))
+    total = sum(_lgamma(x - i / 2) for i in range(p))
+    return total + p * (p - 1) / 4 * math.log(math.pi)
+
+
+@lowers("aten::special_zeta")
+def zeta(self: Any, other: Any, *, out: Any) -> Any:
+    """Hurwitz zeta."""
+    dtype = op_math(out.dtype)
+    return lax.zeta(*jnp.broadcast_arrays(cast(self, dtype), cast(other, dtype)))
+
+
+@lowers("aten::angle")
+def angle(self: Any, *, out: Any) -> Any:
+    """Argument of a complex number; 0 or pi for reals."""
+    if jnp.issubdtype(self.dtype, jnp.complexfloating):
+        return lax.atan2(self.imag, self.real)
+    x = cast(self, op_math(out.dtype))
+    flat = jnp.where(x < 0, jnp.full_like(x, math.pi), jnp.zeros_like(x))
+    return jnp.where(jnp.isnan(x), x, flat)
