@@ -16,6 +16,7 @@ from torch_neuronx.lowering import program as ir
 from torch_neuronx.lowering import table, views
 from torch_neuronx.lowering.checks import Check, Checks
 from torch_neuronx.lowering.dtypes import cast, dtype_name, np_dtype
+from torch_neuronx.lowering.errors import LoweringError, NoRuleError
 from torch_neuronx.lowering.philox import Stream
 
 # Source locations would make equal modules differ in bytes, and so in their cache keys.
@@ -26,10 +27,6 @@ stablehlo.register_stablehlo_passes()
 _PASSES = "builtin.module(func.func(chlo-legalize-to-stablehlo))"
 
 _NARROW = {"float64": "float32", "complex128": "complex64"}
-
-
-class LoweringError(RuntimeError):
-    """A rule is missing or failed. Never answered by a fallback."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +82,7 @@ class _Evaluator:
     def run(self, node: ir.Node) -> None:
         rule = table.RULES.get(node.op)
         if rule is None:
-            raise LoweringError(f"{node.op}: no rule in the lowering table")
+            raise NoRuleError(f"{node.op}: no rule in the lowering table")
         args = [self.resolve(a) for a in node.args]
         narrow = not (rule.exact or self.program.exact_float64)
         outputs = node.outputs

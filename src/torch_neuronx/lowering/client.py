@@ -203,7 +203,7 @@ class LoweringClient:
             results=tuple(Array(d, tuple(s)) for d, s in header["results"]),
             checks=tuple((e, m) for e, m in header["checks"]),
             rng_increment=header["rng_increment"],
-            aliases={k: v for k, v in header["aliases"]},
+            aliases=dict(header["aliases"]),
             seconds=seconds,
         )
 
