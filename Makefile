@@ -40,7 +40,7 @@ bench: $(DONE)/torchneuron
 	@set -e; for file in benchmarks/[!_]*.py; do $(BIN)/python $$file; done
 
 docs: $(DONE)/torchneuron
-	@set -e; for file in tools/generate_*.py; do $(BIN)/python $$file; done
+	$(BIN)/python -m torch_neuronx.config > docs/environment.md
 
 clean:
 	rm -rf build dist out src/*.egg-info src/torch_neuronx/_build_info.py src/torch_neuronx/_C*.so
@@ -65,7 +65,7 @@ $(DONE)/build-tools: $(DONE)/torch
 	@touch $@
 
 $(DONE)/torchneuron: pyproject.toml setup.py $(CPP) $(DONE)/plugins
-	PATH="$(abspath $(BIN)):$$PATH" $(PIP) install --no-build-isolation -e .
+	$(PIP) install --no-build-isolation -e .
 	@touch $@
 
 $(DONE)/test $(DONE)/clients $(DONE)/lint: $(DONE)/%: requirements/%.txt $(DONE)/torch

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 
 import torch
@@ -19,7 +20,6 @@ ROOT = Path(__file__).resolve().parent
 BUILD_INFO = '''"""Written by setup.py: what the extension module was built against."""
 
 TORCH_VERSION = {version!r}
-TORCH_MINOR = {minor!r}
 '''
 
 
@@ -57,13 +57,13 @@ class BuildWithInfo(BuildExtension):
 
     def finalize_options(self) -> None:
         super().finalize_options()
-        self.build_temp = str(ROOT / "build" / "objects" / f"torch-{torch.__version__}")
+        tag = f"{sys.implementation.cache_tag}-torch-{torch.__version__}"
+        self.build_temp = str(ROOT / "build" / "objects" / tag)
 
     def run(self) -> None:
         super().run()
-        minor = ".".join(torch.__version__.split(".")[:2])
         package = Path(self.get_ext_fullpath("torch_neuronx._C")).parent
-        text = BUILD_INFO.format(version=str(torch.__version__), minor=minor)
+        text = BUILD_INFO.format(version=str(torch.__version__))
         (package / "_build_info.py").write_text(text)
 
 
@@ -78,4 +78,6 @@ def extension() -> CppExtension:
     )
 
 
+# ninja is a script of the environment, which need not be activated.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 setup(ext_modules=[extension()], cmdclass={"build_ext": BuildWithInfo.with_options(use_ninja=True)})

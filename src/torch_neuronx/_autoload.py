@@ -10,6 +10,7 @@ warns once (RuntimeWarning) and keeps the reason in ``status`` for ``torchneuron
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import re
 import sys
@@ -88,23 +89,33 @@ def _foreign_rename() -> str | None:
     )
 
 
+def built_for() -> str | None:
+    """The version of torch that the extension was built against, or None if it is not built."""
+    try:
+        return str(importlib.import_module("torch_neuronx._build_info").TORCH_VERSION)
+    except ImportError:
+        return None
+
+
 def _foreign_torch() -> str | None:
     import torch
 
-    try:
-        from torch_neuronx import _build_info
-    except ImportError:
+    built = built_for()
+    if built is None:
         return (
             "the extension module is not built. Run `pip install --no-build-isolation -e .` "
             "(or `make env`) in the checkout."
         )
-    found = ".".join(str(torch.__version__).split(".")[:2])
-    if found == _build_info.TORCH_MINOR:
+    if _minor(torch.__version__) == _minor(built):
         return None
     return (
-        f"it was built for torch {_build_info.TORCH_MINOR}.*, this is torch {torch.__version__}. "
-        f"Install torch=={_build_info.TORCH_MINOR}.* or rebuild torchneuron against this torch."
+        f"it was built for torch {_minor(built)}.*, this is torch {torch.__version__}. "
+        f"Install torch=={_minor(built)}.* or rebuild torchneuron against this torch."
     )
+
+
+def _minor(version: str) -> str:
+    return ".".join(str(version).split(".")[:2])
 
 
 def _foreign_owner(paths: Iterable[str]) -> str | None:
