@@ -51,7 +51,8 @@ class Buffer {
   Result<Event> ready_event() const;
   // Starts a copy of the whole contents to `dst`, dense and row-major whatever
   // the device's layout is. `dst` must stay alive until the event is ready.
-  // `bytes` must be size_bytes() or more (INVALID_ARGUMENT otherwise).
+  // `bytes` must be size_bytes() or more (INVALID_ARGUMENT otherwise). That a
+  // buffer was donated shows here or in the event, depending on the plugin.
   Result<Event> to_host(void* dst, size_t bytes) const;
   // Bytes that the plugin says it uses, padding included.
   Result<size_t> on_device_size() const;
