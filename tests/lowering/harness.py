@@ -364,7 +364,7 @@ class _Recorder(TorchDispatchMode):
         try:
             with _disable_current_modes():
                 check_filled(name, filled, form=form, values=not name.startswith(UNDEFINED))
-        except Exception as error:  # noqa: BLE001 (reported, then the sweep goes on)
+        except Exception as error:
             text = f"{type(error).__name__}: {error}"
             self.report.failures.append(
                 f"{self.label}: {name}({_describe(filled)}) {form}: {text[:1500]}"
@@ -390,7 +390,7 @@ def sweep(
     table.load_rules()
     report = Report()
     for info in opinfos:
-        if dtype not in info.supported_dtypes("cpu"):
+        if dtype not in info.supported_dtypes("cpu") or info.name.startswith("jiterator"):
             continue
         label = f"{info.name}{'.' + info.variant_test_name if info.variant_test_name else ''}"
         torch.manual_seed(0)
