@@ -96,12 +96,6 @@ def sort_stable(self: Any, stable: bool | None, dim: int, descending: bool) -> t
     return sort_with_index(self, dim, descending)
 
 
-@lowers("aten::argsort.stable", exact=True)
-def argsort_stable(self: Any, stable: bool, dim: int, descending: bool) -> Any:
-    """Indices only."""
-    return sort_with_index(self, dim, descending)[1]
-
-
 @lowers("aten::topk", exact=True)
 def topk(self: Any, k: int, dim: int, largest: bool, sorted: bool) -> tuple[Any, Any]:
     """The k largest or smallest, always in order."""
