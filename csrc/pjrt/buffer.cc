@@ -1,6 +1,7 @@
 #include "pjrt/buffer.h"
 
 #include <array>
+#include <cstring>
 #include <string>
 
 #include "base/counters.h"
@@ -10,6 +11,9 @@ namespace tn {
 namespace {
 
 constexpr size_t kInlineRank = 16;
+// XLA's CPU plugin of 0.81 returns the device's order whatever host layout is
+// asked for; the one of 0.106 is the oldest seen to permute.
+constexpr int kHonoursHostLayout = 106;
 
 }  // namespace
 
@@ -47,6 +51,14 @@ Result<Event> Buffer::to_host(void* dst, size_t bytes) const {
   if (dst == nullptr) return invalid_argument("to_host: the destination is null");
 
   TN_ASSIGN_OR_RETURN(const std::span<const int64_t> shape, dims());
+  if (api_->pjrt_api_version.minor_version < kHonoursHostLayout && shape.size() > 1 &&
+      is_on_host() && !is_row_major()) {
+    return unimplemented("to_host: this CPU plugin (API version 0." +
+                         std::to_string(api_->pjrt_api_version.minor_version) +
+                         ") ignores the host layout, so a buffer that is not row-major would come "
+                         "back permuted. Compile without layout_mode attributes, or use a plugin of "
+                         "API version 0." + std::to_string(kHonoursHostLayout) + " or later.");
+  }
   std::array<int64_t, kInlineRank> inline_order;
   std::vector<int64_t> heap_order;
   int64_t* order = inline_order.data();
@@ -74,6 +86,75 @@ Result<Event> Buffer::to_host(void* dst, size_t bytes) const {
   counters().d2h_transfers.add();
   counters().d2h_bytes.add(need);
   return Event(api_, args.event);
+}
+
+bool Buffer::is_on_host() const {
+  if (!TN_PJRT_HAS(api_, PJRT_Buffer_IsOnCpu)) return false;
+  PJRT_Buffer_IsOnCpu_Args args{};
+  args.struct_size = PJRT_Buffer_IsOnCpu_Args_STRUCT_SIZE;
+  args.buffer = buffer_;
+  return take_error(api_, api_->PJRT_Buffer_IsOnCpu(&args)).ok() && args.is_on_cpu;
+}
+
+bool Buffer::is_row_major() const {
+  if (!TN_PJRT_HAS(api_, PJRT_Buffer_GetMemoryLayout)) return false;
+  PJRT_Buffer_GetMemoryLayout_Args args{};
+  args.struct_size = PJRT_Buffer_GetMemoryLayout_Args_STRUCT_SIZE;
+  args.buffer = buffer_;
+  if (!take_error(api_, api_->PJRT_Buffer_GetMemoryLayout(&args)).ok() ||
+      args.layout.type != PJRT_Buffer_MemoryLayout_Type_Tiled ||
+      args.layout.tiled.num_tiles != 0) {
+    return false;
+  }
+  const size_t rank = args.layout.tiled.minor_to_major_size;
+  for (size_t i = 0; i < rank; ++i) {
+    if (args.layout.tiled.minor_to_major[i] != static_cast<int64_t>(rank - 1 - i)) return false;
+  }
+  return true;
+}
+
+Status Buffer::read(void* dst, size_t bytes) const {
+  TN_RETURN_IF_ERROR(check_not_null("read"));
+  TN_ASSIGN_OR_RETURN(const size_t need, size_bytes());
+  if (need == 0 || dst == nullptr || bytes < need || !can_copy_here()) {
+    TN_ASSIGN_OR_RETURN(const Event copied, to_host(dst, bytes));
+    return copied.await();
+  }
+  // The reference keeps the memory while it is copied, also when another thread
+  // donates or destroys the buffer.
+  PJRT_Buffer_IncreaseExternalReferenceCount_Args hold{};
+  hold.struct_size = PJRT_Buffer_IncreaseExternalReferenceCount_Args_STRUCT_SIZE;
+  hold.buffer = buffer_;
+  TN_RETURN_IF_ERROR(
+      take_error(api_, api_->PJRT_Buffer_IncreaseExternalReferenceCount(&hold)));
+  const Status status = copy_held(dst, need);
+  PJRT_Buffer_DecreaseExternalReferenceCount_Args drop{};
+  drop.struct_size = PJRT_Buffer_DecreaseExternalReferenceCount_Args_STRUCT_SIZE;
+  drop.buffer = buffer_;
+  TN_RETURN_IF_ERROR(
+      take_error(api_, api_->PJRT_Buffer_DecreaseExternalReferenceCount(&drop)));
+  return status;
+}
+
+bool Buffer::can_copy_here() const {
+  return TN_PJRT_HAS(api_, PJRT_Buffer_IncreaseExternalReferenceCount) &&
+         TN_PJRT_HAS(api_, PJRT_Buffer_DecreaseExternalReferenceCount) &&
+         TN_PJRT_HAS(api_, PJRT_Buffer_OpaqueDeviceMemoryDataPointer) && is_on_host() &&
+         is_row_major();
+}
+
+Status Buffer::copy_held(void* dst, size_t bytes) const {
+  TN_ASSIGN_OR_RETURN(const Event defined, ready_event());
+  TN_RETURN_IF_ERROR(defined.ready() ? defined.status() : defined.await());
+  PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args memory{};
+  memory.struct_size = PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args_STRUCT_SIZE;
+  memory.buffer = buffer_;
+  TN_RETURN_IF_ERROR(
+      take_error(api_, api_->PJRT_Buffer_OpaqueDeviceMemoryDataPointer(&memory)));
+  std::memcpy(dst, memory.device_memory_ptr, bytes);
+  counters().d2h_transfers.add();
+  counters().d2h_bytes.add(bytes);
+  return Status();
 }
 
 Result<size_t> Buffer::on_device_size() const {

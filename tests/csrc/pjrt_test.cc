@@ -386,6 +386,57 @@ void test_outputs(const Fixture& f) {
   CHECK(download<uint8_t>(out[2]) == (std::vector<uint8_t>{0, 0, 0, 1, 1, 1}));
 }
 
+void test_reads(const Fixture& f) {
+  // Two ways to read, with memory in row-major and in column-major order.
+  static constexpr char kColumns[] = R"(
+module @columns attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1 : i32} {
+  func.func public @main(%x: tensor<2x3xf32> {mhlo.layout_mode = "default"})
+      -> (tensor<2x3xf32> {mhlo.layout_mode = "{0,1}"}) {
+    %y = stablehlo.add %x, %x : tensor<2x3xf32>
+    return %y : tensor<2x3xf32>
+  }
+})";
+  const Executable columns = must(f.client->compile(kColumns, f.options));
+  const Buffer x = f.upload(std::vector<float>{0, 1, 2, 3, 4, 5}, DType::kF32, {2, 3});
+  const auto out = must(run(f, columns, {&x}));
+  must(must(out[0].ready_event()).await());
+  float memory[6];
+  std::memcpy(memory, reinterpret_cast<const void*>(must(out[0].unsafe_pointer())), sizeof(memory));
+  CHECK(memory[1] == 6);  // The plugin did choose columns.
+  std::vector<float> read(6);
+  if (f.plugin->minor() < 106) {  // This plugin cannot permute: no numbers, not wrong ones.
+    CHECK(out[0].read(read.data(), 24).code() == StatusCode::kUnimplemented);
+    CHECK(out[0].to_host(read.data(), 24).status().code() == StatusCode::kUnimplemented);
+  } else {
+    must(out[0].read(read.data(), 24));
+    CHECK(read == (std::vector<float>{0, 2, 4, 6, 8, 10}));
+    CHECK(download<float>(out[0]) == read);
+  }
+  must(x.read(read.data(), 24));
+  CHECK(read == (std::vector<float>{0, 1, 2, 3, 4, 5}));
+
+  const uint64_t bytes = tn::counters().d2h_bytes.get();
+  const Buffer scalar = f.upload(std::vector<int64_t>{-7}, DType::kI64, {});
+  int64_t value = 0;
+  must(scalar.read(&value, sizeof(value)));
+  CHECK(value == -7 && tn::counters().d2h_bytes.get() == bytes + 8);
+  CHECK(scalar.read(&value, 4).code() == StatusCode::kInvalidArgument);
+  CHECK(scalar.read(nullptr, 8).code() == StatusCode::kInvalidArgument);
+  CHECK(Buffer().read(&value, 8).code() == StatusCode::kFailedPrecondition);
+
+  // Waits for work in flight.
+  const Executable slow = f.compile("slow");
+  const Buffer m = f.upload(std::vector<float>(256 * 256, 0.001f), DType::kF32, {256, 256});
+  const auto late = must(run(f, slow, {&m}));
+  std::vector<float> a(256 * 256);
+  must(late[0].read(a.data(), a.size() * 4));
+  CHECK(a == download<float>(late[0]));
+  // A donated buffer is refused.
+  const Buffer gone = f.floats(1);
+  must(run(f, f.compile("increment"), {&gone}));
+  CHECK(!gone.read(a.data(), 32).ok());
+}
+
 void test_donation(const Fixture& f) {
   const Executable increment = f.compile("increment");
   const Buffer x = f.floats(1);
@@ -495,6 +546,11 @@ void test_bad_launches(const Fixture& f) {
     if (n == 3) std::printf("%s\n", status.to_string().c_str());
   }
   CHECK(tn::counters().launch_errors.get() == errors + 3);
+  // The options name no device, so the call must.
+  {
+    PJRT_Buffer* out = nullptr;
+    CHECK(!add.execute(args, 2, &out, nullptr, nullptr, 0, nullptr).ok() && out == nullptr);
+  }
   // Wrong size of an argument: an error now, or a failed output; never numbers.
   const Buffer small = f.floats(0, 4);
   const auto result = run(f, add, {&a, &small});
@@ -554,6 +610,7 @@ constexpr Case kCases[] = {
     {"null_handles", test_null_handles},
     {"execute", test_execute},
     {"outputs", test_outputs},
+    {"reads", test_reads},
     {"donation", test_donation},
     {"serialize", test_serialize},
     {"memory_stats", test_memory_stats},
