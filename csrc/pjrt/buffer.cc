@@ -11,6 +11,8 @@ namespace tn {
 namespace {
 
 constexpr size_t kInlineRank = 16;
+// Above this, waking a thread of the plugin costs little beside the copy.
+constexpr size_t kCopyHereBytes = 64 * 1024;
 // XLA's CPU plugin of 0.81 returns the device's order whatever host layout is
 // asked for; the one of 0.106 is the oldest seen to permute.
 constexpr int kHonoursHostLayout = 106;
@@ -56,8 +58,8 @@ Result<Event> Buffer::to_host(void* dst, size_t bytes) const {
     return unimplemented("to_host: this CPU plugin (API version 0." +
                          std::to_string(api_->pjrt_api_version.minor_version) +
                          ") ignores the host layout, so a buffer that is not row-major would come "
-                         "back permuted. Compile without layout_mode attributes, or use a plugin of "
-                         "API version 0." + std::to_string(kHonoursHostLayout) + " or later.");
+                         "back permuted. Compile without layout_mode attributes, or use a plugin "
+                         "of API version 0." + std::to_string(kHonoursHostLayout) + " or later.");
   }
   std::array<int64_t, kInlineRank> inline_order;
   std::vector<int64_t> heap_order;
@@ -116,12 +118,14 @@ bool Buffer::is_row_major() const {
 Status Buffer::read(void* dst, size_t bytes) const {
   TN_RETURN_IF_ERROR(check_not_null("read"));
   TN_ASSIGN_OR_RETURN(const size_t need, size_bytes());
-  if (need == 0 || dst == nullptr || bytes < need || !can_copy_here()) {
+  if (need == 0 || dst == nullptr || bytes < need || need > kCopyHereBytes || !can_copy_here()) {
     TN_ASSIGN_OR_RETURN(const Event copied, to_host(dst, bytes));
     return copied.await();
   }
-  // The reference keeps the memory while it is copied, also when another thread
-  // donates or destroys the buffer.
+  TN_ASSIGN_OR_RETURN(const Event defined, ready_event());
+  TN_RETURN_IF_ERROR(defined.ready() ? defined.status() : defined.await());
+  // The reference keeps the memory should another thread donate the buffer
+  // meanwhile; the plugin refuses that donation, so it is held for a moment only.
   PJRT_Buffer_IncreaseExternalReferenceCount_Args hold{};
   hold.struct_size = PJRT_Buffer_IncreaseExternalReferenceCount_Args_STRUCT_SIZE;
   hold.buffer = buffer_;
@@ -144,8 +148,6 @@ bool Buffer::can_copy_here() const {
 }
 
 Status Buffer::copy_held(void* dst, size_t bytes) const {
-  TN_ASSIGN_OR_RETURN(const Event defined, ready_event());
-  TN_RETURN_IF_ERROR(defined.ready() ? defined.status() : defined.await());
   PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args memory{};
   memory.struct_size = PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args_STRUCT_SIZE;
   memory.buffer = buffer_;

@@ -57,9 +57,10 @@ class Buffer {
   // programs that ask for such a layout).
   Result<Event> to_host(void* dst, size_t bytes) const;
   // Waits until the contents are defined and copies them to `dst`; the same
-  // contract as to_host otherwise. Buffers in host memory are copied here and
-  // now, which for a scalar is a hundred times quicker than to_host and await
-  // (those wake a thread of the plugin).
+  // contract as to_host otherwise. Small buffers in host memory are copied by
+  // this thread, which for a scalar is about a hundred times quicker than
+  // to_host and await (those wake a thread of the plugin). A donation by another
+  // thread in that moment fails.
   Status read(void* dst, size_t bytes) const;
   // Bytes that the plugin says it uses, padding included.
   Result<size_t> on_device_size() const;

@@ -121,11 +121,13 @@ std::string Plugin::version() const {
 Result<std::shared_ptr<Plugin>> Plugin::load(const std::string& path) {
   struct stat info;
   if (::stat(path.c_str(), &info) != 0) {
-    return not_found("no PJRT plugin at '" + path + "': the file does not exist or cannot be read. " +
+    return not_found("no PJRT plugin at '" + path +
+                     "': the file does not exist or cannot be read. " +
                      std::string(kChooseAnother));
   }
   if (!S_ISREG(info.st_mode)) {
-    return failed_precondition("'" + path + "' is not a file; expected a PJRT plugin (a shared library). " +
+    return failed_precondition("'" + path +
+                               "' is not a file; expected a PJRT plugin (a shared library). " +
                                std::string(kChooseAnother));
   }
   // A path without a slash would be looked up in the library path instead.
@@ -149,8 +151,8 @@ Result<std::shared_ptr<Plugin>> Plugin::load(const std::string& path) {
   }
   if (!TN_PJRT_REACHES(api, pjrt_api_version)) {
     return failed_precondition("'" + path + "' is not a PJRT plugin: its PJRT_Api has only " +
-                               std::to_string(api->struct_size) + " bytes, too few for a version. " +
-                               std::string(kChooseAnother));
+                               std::to_string(api->struct_size) +
+                               " bytes, too few for a version. " + std::string(kChooseAnother));
   }
   std::shared_ptr<Plugin> plugin(new Plugin(api, path));
   const std::string who = "PJRT plugin '" + path + "' (API version " + plugin->version() + ")";

@@ -24,6 +24,7 @@ MODULES = {
     "add": (lambda a, b: a + b, [((8,), F32)] * 2, ()),
     "increment": (lambda x: x + 1, [((8,), F32)], (0,)),
     "several": (several, [((2, 3), F32)], ()),
+    "corner": (lambda x: x[0, 0], [((256, 256), F32)], ()),
     "slow": (slow, [((256, 256), F32)], ()),
 }
 

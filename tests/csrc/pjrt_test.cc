@@ -424,16 +424,30 @@ module @columns attributes {mhlo.num_partitions = 1 : i32, mhlo.num_replicas = 1
   CHECK(scalar.read(nullptr, 8).code() == StatusCode::kInvalidArgument);
   CHECK(Buffer().read(&value, 8).code() == StatusCode::kFailedPrecondition);
 
-  // Waits for work in flight.
+  // Reading leaves the buffer fit for donation in place.
+  const Executable increment = f.compile("increment");
+  const Buffer kept = f.floats(1);
+  CHECK(kept.read(read.data(), 24).code() == StatusCode::kInvalidArgument);
+  std::vector<float> all(8);
+  must(kept.read(all.data(), 32));
+  const uintptr_t place = must(kept.unsafe_pointer());
+  const auto next = must(run(f, increment, {&kept}));
+  CHECK(kept.is_deleted() && must(next[0].unsafe_pointer()) == place);
+  CHECK(all[0] == 1 && download<float>(next[0])[0] == 2);
+
+  // Waits for work in flight: a large result, and a small one that follows it.
   const Executable slow = f.compile("slow");
   const Buffer m = f.upload(std::vector<float>(256 * 256, 0.001f), DType::kF32, {256, 256});
   const auto late = must(run(f, slow, {&m}));
+  const auto small = must(run(f, f.compile("corner"), {&late[0]}));
+  float corner = 1;
+  must(small[0].read(&corner, sizeof(corner)));
   std::vector<float> a(256 * 256);
   must(late[0].read(a.data(), a.size() * 4));
-  CHECK(a == download<float>(late[0]));
+  CHECK(a == download<float>(late[0]) && a[0] == corner);
   // A donated buffer is refused.
   const Buffer gone = f.floats(1);
-  must(run(f, f.compile("increment"), {&gone}));
+  must(run(f, increment, {&gone}));
   CHECK(!gone.read(a.data(), 32).ok());
 }
 
