@@ -1,0 +1,79 @@
+// A kernel: an executable with what a launch must know about it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "pjrt/executable.h"
+#include "runtime/storage.h"
+
+namespace tn {
+
+class ExecutableStore;
+
+// An index check that the executable makes: what to raise, with {value} in the text.
+struct IndexCheck {
+  std::string exception;
+  std::string message;
+};
+
+enum class KernelState : int { kPending, kReady, kFailed };
+
+// What the executable takes and gives.
+struct KernelSignature {
+  // Launch parameters in argument order; the two after the last are RNG seed and offset.
+  std::vector<int32_t> kept;
+  // Launch parameters whose storage gets a new buffer, in result order after the outputs.
+  std::vector<int32_t> writes;
+  int32_t num_outputs = 0;
+  // Not empty: the last result is the error word.
+  std::vector<IndexCheck> checks;
+};
+
+// Created pending; becomes ready or failed once. Thread-safe.
+class Kernel {
+ public:
+  explicit Kernel(std::string name) : name_(std::move(name)) {}
+
+  const std::string& name() const { return name_; }
+  KernelState state() const { return state_.load(std::memory_order_acquire); }
+  // Valid when ready.
+  const KernelSignature& signature() const { return signature_; }
+  // Valid when failed: what to raise.
+  const std::string& error() const { return error_; }
+
+  // `reload_key` is what the store's loader gets when the executable was evicted.
+  void set_ready(KernelSignature signature, std::shared_ptr<Executable> executable,
+                 ExecutableStore* store, std::string reload_key);
+  void set_failed(std::string error);
+  // Blocks up to `seconds`; true when no longer pending.
+  bool wait(double seconds) const;
+
+  // The executable, or null when it was evicted. Only when ready; never blocks for long.
+  std::shared_ptr<Executable> resident();
+  // Loads it again. May take the interpreter's lock: call without holding the device's.
+  Status reload();
+
+ private:
+  friend class ExecutableStore;
+
+  const std::string name_;
+  std::atomic<KernelState> state_{KernelState::kPending};
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  KernelSignature signature_;
+  std::string error_;
+  std::shared_ptr<Executable> executable_;
+  ExecutableStore* store_ = nullptr;
+  std::string reload_key_;
+  uint64_t last_use_ = 0;
+  size_t executable_bytes_ = 0;
+};
+
+}  // namespace tn

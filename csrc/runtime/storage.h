@@ -1,0 +1,107 @@
+// Device storage: what a c10 storage of this device points at.
+//
+// A storage has an address from the moment it exists and a buffer from the moment something was
+// launched into it. Mutation replaces the buffer, so every alias sees the new one. `layout` is what
+// the buffer will be after all launches issued so far; `buffer` is what it is now (decision D5).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "pjrt/buffer.h"
+#include "pjrt/dtype.h"
+
+namespace tn {
+
+class Device;
+
+// Intrusive reference; T has `ref()` and `unref()`.
+template <typename T>
+class Ref {
+ public:
+  Ref() = default;
+  explicit Ref(T* p) : p_(p) {
+    if (p_) p_->ref();
+  }
+  Ref(const Ref& o) : Ref(o.p_) {}
+  Ref(Ref&& o) noexcept : p_(std::exchange(o.p_, nullptr)) {}
+  Ref& operator=(Ref o) noexcept {
+    std::swap(p_, o.p_);
+    return *this;
+  }
+  ~Ref() {
+    if (p_) p_->unref();
+  }
+  T* get() const { return p_; }
+  T* operator->() const { return p_; }
+  T& operator*() const { return *p_; }
+  explicit operator bool() const { return p_ != nullptr; }
+
+ private:
+  T* p_ = nullptr;
+};
+
+template <typename Derived>
+class RefCounted {
+ public:
+  void ref() { count_.fetch_add(1, std::memory_order_relaxed); }
+  void unref() {
+    if (count_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete static_cast<Derived*>(this);
+  }
+  int64_t use_count() const { return count_.load(std::memory_order_acquire); }
+
+ private:
+  std::atomic<int64_t> count_{0};
+};
+
+// A plugin buffer shared by whoever needs it until a launch is over.
+class DeviceBuffer : public RefCounted<DeviceBuffer> {
+ public:
+  explicit DeviceBuffer(Buffer buffer) : buffer_(std::move(buffer)) {}
+  PJRT_Buffer* get() const { return buffer_.get(); }
+  Buffer& buffer() { return buffer_; }
+
+ private:
+  Buffer buffer_;
+};
+
+// Dtype and dimensions of a buffer.
+struct Layout {
+  DType dtype = DType::kU8;
+  std::vector<int64_t> dims;
+
+  int64_t numel() const {
+    int64_t n = 1;
+    for (int64_t d : dims) n *= d;
+    return n;
+  }
+  bool operator==(const Layout&) const = default;
+};
+
+// Guarded by the device's mutex, but for the reference count.
+class DeviceStorage : public RefCounted<DeviceStorage> {
+ public:
+  DeviceStorage(Device* device, uintptr_t address, size_t bytes);
+  ~DeviceStorage();
+  DeviceStorage(const DeviceStorage&) = delete;
+  DeviceStorage& operator=(const DeviceStorage&) = delete;
+
+  Device* const device;
+  uintptr_t address;
+  size_t bytes;
+  Layout layout;
+  Ref<DeviceBuffer> buffer;
+  // Launches issued and not yet made that write here.
+  int pending_writes = 0;
+  // Set when the buffer was lost; reading it raises this.
+  std::shared_ptr<const std::string> failure;
+
+  // Nothing was written yet and nothing is going to be.
+  bool is_empty() const { return !buffer && pending_writes == 0 && !failure; }
+};
+
+}  // namespace tn

@@ -1,0 +1,153 @@
+// Copies between host and device and within the device, and reading one value.
+
+#include <ATen/Functions.h>
+#include <ATen/native/Resize.h>
+#include <ATen/ops/_copy_from_native.h>
+#include <torch/library.h>
+
+#include <cstring>
+
+#include "torch/dispatch/overloads.h"
+#include "torch/layout.h"
+#include "torch/runtime.h"
+
+namespace tn::torch_glue {
+namespace {
+
+bool on_device(const at::Tensor& tensor) { return tensor.device().is_privateuseone(); }
+
+// The tensor fills its buffer, in the buffer's memory order.
+bool fills_buffer(const at::Tensor& tensor) {
+  const DeviceStorage* storage = storage_of(tensor);
+  return tensor.storage_offset() == 0 && tensor.numel() == storage->layout.numel() &&
+         storage->layout.dtype == to_dtype(tensor.scalar_type()) &&
+         (tensor.is_contiguous() || tensor.is_non_overlapping_and_dense());
+}
+
+void raise_failure(const DeviceStorage& storage) {
+  if (storage.failure) raise({"RuntimeError", *storage.failure});
+}
+
+// Bytes of a tensor that fills its buffer, to `destination`. Waits, and raises device errors.
+void read_buffer(const at::Tensor& tensor, void* destination, size_t bytes) {
+  Device& device = neuron_device(tensor);
+  DeviceStorage* storage = storage_of(tensor);
+  std::optional<DeviceError> error;
+  Status status;
+  std::shared_ptr<const std::string> failure;
+  {
+    ReleaseGil no_gil;
+    std::unique_lock lock(runtime().mutex);
+    device.drain(lock);
+    failure = storage->failure;
+    if (!failure) {
+      if (!storage->buffer) status = device.materialize(*storage);
+      if (status.ok()) {
+        Ref<DeviceBuffer> held = storage->buffer;
+        lock.unlock();
+        Result<Event> copied = held->buffer().to_host(destination, bytes);
+        status = copied.ok() ? copied.value().await() : copied.status();
+        held = {};
+        lock.lock();
+      }
+    }
+    error = device.synchronize(lock);
+  }
+  if (error) raise(*error);
+  if (failure) raise({"RuntimeError", *failure});
+  check(status, "copy from neuron to cpu");
+}
+
+// Makes `source` (dense, of the layout's dtype and memory order) the contents of `storage`.
+void upload(DeviceStorage& storage, const at::Tensor& source) {
+  Runtime& rt = runtime();
+  ReleaseGil no_gil;
+  Result<Buffer> buffer = rt.client().from_host(
+      source.const_data_ptr(), storage.layout.dtype, storage.layout.dims, storage.device->pjrt(),
+      HostSemantics::kImmutableOnlyDuringCall, nullptr);
+  check(buffer.status(), "copy from cpu to neuron");
+  std::unique_lock lock(rt.mutex);
+  storage.buffer = Ref<DeviceBuffer>(new DeviceBuffer(std::move(buffer).value()));
+  storage.failure = nullptr;
+}
+
+void copy_on_device(const at::Tensor& self, const at::Tensor& dst) {
+  static Callable& copy = overload("aten::copy_");
+  std::vector<c10::IValue> results;
+  const c10::IValue arguments[] = {dst, self, false};
+  copy.call(arguments, results);
+}
+
+void copy_to_device(const at::Tensor& self, const at::Tensor& dst) {
+  const at::Tensor source = self.to(dst.scalar_type()).resolve_conj().resolve_neg();
+  DeviceStorage* storage = storage_of(dst);
+  // Launches that wait for a compile hold a reference: they must still read the old contents.
+  if (fills_buffer(dst) && storage->use_count() == 1) {
+    at::Tensor dense = at::empty_strided(dst.sizes(), dst.strides(), source.options());
+    dense.copy_(source);
+    upload(*storage, dense);
+    return;
+  }
+  at::Tensor staged = at::empty(source.sizes(), dst.options().memory_format(c10::MemoryFormat::Contiguous));
+  upload(*storage_of(staged), source.contiguous());
+  copy_on_device(staged, dst);
+}
+
+void copy_to_host(const at::Tensor& self, const at::Tensor& dst) {
+  const at::Tensor source = fills_buffer(self) ? self : self.clone(c10::MemoryFormat::Contiguous);
+  at::Tensor dense = at::empty_strided(source.sizes(), source.strides(),
+                                       source.options().device(c10::kCPU));
+  read_buffer(source, dense.mutable_data_ptr(), dense.nbytes());
+  dst.copy_(dense);
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool /*non_blocking*/) {
+  if (dst.numel() == 0) return dst;
+  const at::Tensor source = self.is_conj() == dst.is_conj() && self.is_neg() == dst.is_neg()
+                                ? self
+                                : self.resolve_conj().resolve_neg();
+  if (on_device(source) && on_device(dst)) {
+    if (source.device() == dst.device()) {
+      if (!source.is_same(dst)) copy_on_device(source, dst);
+    } else {
+      copy_to_device(source.cpu(), dst);
+    }
+  } else if (on_device(dst)) {
+    copy_to_device(source.expand(dst.sizes()), dst);
+  } else {
+    copy_to_host(source, dst);
+  }
+  return dst;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
+  at::native::resize_output(dst, self.sizes());
+  return copy_from(self, dst, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  TORCH_CHECK(self.numel() == 1, "a Tensor with ", self.numel(),
+              " elements cannot be converted to Scalar");
+  const at::Tensor source = fills_buffer(self) ? self : self.clone(c10::MemoryFormat::Contiguous);
+  at::Tensor host = at::empty({}, source.options().device(c10::kCPU));
+  read_buffer(source, host.mutable_data_ptr(), host.nbytes());
+  return host.item();
+}
+
+bool equal(const at::Tensor& self, const at::Tensor& other) {
+  TORCH_CHECK(self.device() == other.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              self.device(), " and ", other.device(), "!");
+  if (self.sizes() != other.sizes()) return false;
+  return self.numel() == 0 || at::eq(self, other).all().item<bool>();
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_copy_from", TORCH_FN(copy_from));
+  m.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));
+  m.impl("_local_scalar_dense", TORCH_FN(local_scalar_dense));
+  m.impl("equal", TORCH_FN(equal));
+}
+
+}  // namespace
+}  // namespace tn::torch_glue

@@ -1,0 +1,145 @@
+#include "torch/dispatch/launch.h"
+
+#include <ATen/native/Resize.h>
+#include <ATen/ops/as_strided.h>
+
+#include <utility>
+
+#include "torch/generator.h"
+#include "torch/runtime.h"
+
+namespace tn::torch_glue {
+namespace {
+
+Callable::Planner& planner() {
+  static Callable::Planner* instance = new Callable::Planner;
+  return *instance;
+}
+
+c10::IValue build_return(const std::vector<ReturnPlan>& returns, size_t& next,
+                         const std::vector<at::Tensor>& outputs,
+                         c10::ArrayRef<c10::IValue> arguments) {
+  const ReturnPlan& plan = returns[next++];
+  switch (plan.kind) {
+    case ReturnPlan::Kind::kOutput:
+      return outputs[plan.index];
+    case ReturnPlan::Kind::kArgument:
+      return arguments[plan.index];
+    case ReturnPlan::Kind::kView:
+      return at::as_strided(arguments[plan.index].toTensor(), plan.sizes, plan.strides,
+                            plan.offset);
+    case ReturnPlan::Kind::kUndefined:
+      return at::Tensor();
+    case ReturnPlan::Kind::kInt:
+      return plan.index;
+    case ReturnPlan::Kind::kList: {
+      std::vector<at::Tensor> list;
+      list.reserve(plan.index);
+      for (int64_t i = 0; i < plan.index; ++i) {
+        list.push_back(build_return(returns, next, outputs, arguments).toTensor());
+      }
+      return list;
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+void Callable::set_planner(Planner p) { planner() = std::move(p); }
+
+void Callable::call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::IValue>& results) {
+  calls_.fetch_add(1, std::memory_order_relaxed);
+  while (true) {
+    CallKey key;
+    if (try_call(arguments, key, results)) return;
+  }
+}
+
+// One attempt. False: something was made ready without the lock (a plan, an executable, a resized
+// argument), and the call starts over, since another thread may have changed what the key saw.
+bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, CallKey& key,
+                        std::vector<c10::IValue>& results) {
+  Runtime& rt = runtime();
+  std::unique_lock lock(rt.mutex);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    key.add(arguments[i], i < policies_.size() ? policies_[i] : NumberPolicy::kStatic);
+  }
+  key.finish();
+  if (!key.device) key.device = &rt.device(current_device());
+  Device& device = *key.device;
+  const uint64_t hash = key.hash();
+  const Plan* plan = plans_.find(key, hash);
+  if (!plan) {
+    lock.unlock();
+    std::shared_ptr<const Plan> made = planner()(*this, key, arguments);
+    if (!made->resizes.empty()) {
+      for (const auto& [argument, sizes] : made->resizes) {
+        at::native::resize_output(arguments[argument].toTensor(), sizes);
+      }
+      return false;
+    }
+    lock.lock();
+    if (!plans_.find(key, hash)) plans_.insert(key, hash, std::move(made));
+    return false;
+  }
+
+  std::vector<at::Tensor> outputs;
+  c10::SmallVector<DeviceStorage*, 8> storages;
+  outputs.reserve(plan->outputs.size());
+  for (const OutputPlan& output : plan->outputs) {
+    Ref<DeviceStorage> storage = new_storage(device, output.bytes, output.layout);
+    storages.push_back(storage.get());
+    outputs.push_back(make_tensor(std::move(storage), output.dtype, output.sizes, output.strides));
+  }
+  if (plan->kernel) {
+    c10::SmallVector<Ref<DeviceBuffer>, 8> numbers;
+    c10::SmallVector<LaunchParam, 24> params;
+    for (const Parameter& parameter : key.parameters) {
+      if (parameter.storage) {
+        params.push_back({parameter.storage, nullptr});
+        continue;
+      }
+      Result<Ref<DeviceBuffer>> number = device.number(parameter.dtype, parameter.bits);
+      check(number.status(), name_.c_str());
+      params.push_back({nullptr, number.value().get()});
+      numbers.push_back(std::move(number).value());
+    }
+    Launch launch;
+    launch.kernel = plan->kernel;
+    launch.params = {params.data(), params.size()};
+    launch.outputs = {storages.data(), storages.size()};
+    const bool blocking = rt.options().launch_blocking;
+    std::string line;
+    if (plan->checked || blocking || device.queued() ||
+        plan->kernel->state() != KernelState::kReady) {
+      lock.unlock();  // the interpreter's lock comes first
+      line = python_line();
+      lock.lock();
+      launch.line = &line;
+    }
+    if (plan->uses_rng) {
+      launch.uses_rng = true;
+      std::tie(launch.seed, launch.offset) =
+          generator_or_default(key.generator, static_cast<c10::DeviceIndex>(device.index()))
+              .reserve(plan->rng_increment);
+    }
+    if (!device.submit(launch)) {
+      lock.unlock();
+      check(plan->kernel->reload(), name_.c_str());
+      return false;
+    }
+    if (blocking) {
+      lock.unlock();
+      synchronize(device);
+    }
+  }
+  if (lock.owns_lock()) lock.unlock();
+  results.clear();
+  for (size_t next = 0; next < plan->returns.size();) {
+    results.push_back(build_return(plan->returns, next, outputs, arguments));
+  }
+  return true;
+}
+
+}  // namespace tn::torch_glue

@@ -1,0 +1,106 @@
+#include "torch/dispatch/overloads.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/CPUFallback.h>
+#include <torch/library.h>
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "base/counters.h"
+#include "torch/runtime.h"
+
+namespace tn::torch_glue {
+namespace {
+
+std::map<std::string, std::unique_ptr<Callable>>& callables() {
+  static auto* instance = new std::map<std::string, std::unique_ptr<Callable>>;
+  return *instance;
+}
+
+FallbackHook& fallback_hook() {
+  static FallbackHook* instance = new FallbackHook;
+  return *instance;
+}
+
+std::string full_name(const c10::OperatorHandle& op) {
+  const c10::OperatorName& name = op.operator_name();
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
+class OverloadKernel final : public c10::OperatorKernel {
+ public:
+  explicit OverloadKernel(Callable* callable) : callable_(callable) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const size_t num_arguments = op.schema().arguments().size();
+    const auto first = stack->size() - num_arguments;
+    std::vector<c10::IValue> results;
+    callable_->call(c10::ArrayRef<c10::IValue>(stack->data() + first, num_arguments), results);
+    stack->erase(stack->begin() + static_cast<int64_t>(first), stack->end());
+    for (c10::IValue& result : results) stack->push_back(std::move(result));
+  }
+
+ private:
+  Callable* const callable_;
+};
+
+void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+  const size_t num_arguments = op.schema().arguments().size();
+  if (fallback_hook()) {
+    fallback_hook()(full_name(op),
+                    c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - num_arguments,
+                                               num_arguments));
+  }
+  counters().fallbacks.add();
+  at::native::cpu_fallback(op, stack);
+}
+
+TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+}
+TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
+  m.fallback(torch::CppFunction::makeFallthrough());
+}
+
+}  // namespace
+
+void register_overloads(const std::vector<OverloadSpec>& specs) {
+  static auto* library =
+      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__,
+                         __LINE__);
+  for (const OverloadSpec& spec : specs) {
+    auto callable = std::make_unique<Callable>(spec.name, spec.policies);
+    library->impl(spec.name.c_str(),
+                  torch::CppFunction::makeFromBoxedFunctor(
+                      std::make_unique<OverloadKernel>(callable.get())));
+    callables()[spec.name] = std::move(callable);
+  }
+}
+
+Callable& overload(const std::string& name) {
+  auto it = callables().find(name);
+  TORCH_CHECK(it != callables().end(), name, " is not in the lowering table");
+  return *it->second;
+}
+
+std::vector<OverloadCount> executed_overloads() {
+  std::vector<OverloadCount> counts;
+  for (const auto& [name, callable] : callables()) {
+    if (uint64_t calls = callable->calls()) counts.push_back({name, calls});
+  }
+  return counts;
+}
+
+void reset_overload_counts() {
+  for (auto& [name, callable] : callables()) callable->reset_calls();
+}
+
+void set_fallback_hook(FallbackHook hook) { fallback_hook() = std::move(hook); }
+
+}  // namespace tn::torch_glue

@@ -1,0 +1,33 @@
+// Boxed kernels: the table's overloads, and the fallback for everything else (decisions D3, D8).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "torch/dispatch/launch.h"
+
+namespace tn::torch_glue {
+
+// Registers one boxed kernel on PrivateUse1 for each overload. `policies` by argument.
+struct OverloadSpec {
+  std::string name;  // "aten::add.Tensor"
+  std::vector<NumberPolicy> policies;
+};
+void register_overloads(const std::vector<OverloadSpec>& specs);
+
+// The callable of a registered overload; throws when there is none.
+Callable& overload(const std::string& name);
+
+struct OverloadCount {
+  std::string name;
+  uint64_t calls;
+};
+std::vector<OverloadCount> executed_overloads();
+void reset_overload_counts();
+
+// What the fallback does first: may throw to refuse. Called with the overload's name and arguments.
+using FallbackHook = std::function<void(const std::string&, c10::ArrayRef<c10::IValue>)>;
+void set_fallback_hook(FallbackHook hook);
+
+}  // namespace tn::torch_glue

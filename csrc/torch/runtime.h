@@ -1,0 +1,70 @@
+// The door from PyTorch's side to the runtime: starting it, current device, errors, tensors.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "runtime/device.h"
+
+namespace tn::torch_glue {
+
+// Starts the runtime at first use (Python reads the options); throws what goes wrong.
+Runtime& runtime();
+bool is_started();
+// In a child forked after the runtime was started; using the device there raises.
+bool in_bad_fork();
+// Called by `runtime()` when nothing is started yet; must start it. Set once by the bindings.
+void set_starter(std::function<void()> starter);
+
+int num_devices() noexcept;
+// Number of devices asked for, without starting anything. Set by the bindings.
+void set_device_counter(std::function<int()> counter);
+int current_device();
+void set_current_device(int index);
+Device& neuron_device(const at::Tensor& tensor);
+
+DType to_dtype(c10::ScalarType type);  // throws for dtypes the device has no form of
+c10::ScalarType to_scalar_type(DType dtype);
+
+// Throws the c10 exception for a status, with the PJRT code in its text.
+void check(const Status& status, const char* what);
+[[noreturn]] void raise(const DeviceError& error);
+
+// Releases the interpreter's lock, if this thread holds it, while alive.
+class ReleaseGil {
+ public:
+  ReleaseGil();
+  ~ReleaseGil();
+  ReleaseGil(const ReleaseGil&) = delete;
+
+ private:
+  void* state_;
+};
+
+// The storage beneath a tensor of this device.
+inline DeviceStorage* storage_of(const at::Tensor& tensor) {
+  return static_cast<DeviceStorage*>(
+      tensor.unsafeGetTensorImpl()->unsafe_storage().data_ptr().get_context());
+}
+
+// A storage with an address and no buffer; throws OutOfMemoryError.
+Ref<DeviceStorage> new_storage(Device& device, size_t bytes, Layout layout);
+// Wraps a storage; `strides` empty means contiguous.
+at::Tensor make_tensor(Ref<DeviceStorage> storage, c10::ScalarType dtype, c10::IntArrayRef sizes,
+                       c10::IntArrayRef strides);
+// Layout that a contiguous tensor of these sizes gives a fresh storage.
+Layout fresh_layout(DType dtype, c10::IntArrayRef sizes);
+
+// Waits for everything on a device and raises its earliest error.
+void synchronize(Device& device);
+
+// The innermost Python line being run, as "file.py:12"; empty without one.
+std::string python_line();
+
+}  // namespace tn::torch_glue
