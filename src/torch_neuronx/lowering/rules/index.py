@@ -99,7 +99,7 @@ def embedding_dense_backward(
     """Gradients summed into the rows they came from, in float32 for reduced floats."""
     index = indices.reshape(-1).astype(np.int64)
     dtype = op_math(out.dtype)
-    rows = cast(grad_output, dtype).reshape(index.shape[0], -1)
+    rows = cast(grad_output, dtype).reshape(index.shape[0], out.shape[1])
     # Outside [0, num_weights) nothing is written, so padding goes there.
     index = jnp.where((index == padding_idx) | (index < 0), num_weights, index)
     if scale_grad_by_freq:
@@ -649,12 +649,13 @@ def _search(sequence: Any, values: Any, right: bool, sorter: Any) -> Any:
     """
     shape = values.shape
     if sequence.ndim == 1:
-        sequence = sequence.reshape(1, -1)
-        values = values.reshape(1, -1)
+        sequence = sequence.reshape(1, sequence.size)
+        values = values.reshape(1, values.size)
         sorter = None if sorter is None else sorter.reshape(1, -1)
     else:
-        sequence = sequence.reshape(-1, sequence.shape[-1])
-        values = values.reshape(sequence.shape[0], -1)
+        count = math.prod(sequence.shape[:-1])
+        sequence = sequence.reshape(count, sequence.shape[-1])
+        values = values.reshape(count, values.shape[-1])
         sorter = None if sorter is None else sorter.reshape(sequence.shape)
     n = sequence.shape[-1]
     if sorter is not None:
