@@ -151,6 +151,13 @@ class Case:
     program: ir.Program
     buffers: list[Any]
     expected: list[torch.Tensor]
+    choice: tuple[torch.Tensor, int] | None = None  # of an overload in CHOICES: operand and dim
+
+
+# Overloads whose second result is a position that PyTorch leaves open among equal elements.
+CHOICES = frozenset(
+    f"aten::{n}" for n in ("sort", "topk", "kthvalue", "median.dim", "nanmedian.dim", "mode")
+)
 
 
 def flatten(x: Any) -> list[torch.Tensor]:
@@ -169,14 +176,24 @@ def make_case(
     op = overload_of(name)
     rule = table.load_rules()[name]
     positional, keywords = [], {}
+    mutated: list[tuple[torch.Tensor, torch.Tensor, bool]] = []  # before, after, declared
     for value, a in zip(args, op._schema.arguments, strict=True):
         if isinstance(value, torch.Tensor):
-            value = value.detach().clone()
+            before, value = value, value.detach().clone()
+            declared = a.alias_info is not None and a.alias_info.is_write
+            if declared or a.name in rule.mutates:
+                mutated.append((before, value, declared))
         if a.kwarg_only:
             keywords[a.name] = value
         else:
             positional.append(value)
     expected = flatten(op(*positional, **keywords))
+    # Results come first, then the mutated arguments. Those that the schema does not declare are
+    # results only in training.
+    expected = [t for t in expected if not any(t is after for _, after, _ in mutated)]
+    named = dict(zip([a.name for a in op._schema.arguments], args, strict=True))
+    training = named.get("training", True)
+    expected += [after for _, after, declared in mutated if declared or training]
     with jax.enable_x64(True):
         builder = _Builder(rule, form)
         refs = tuple(
@@ -195,7 +212,8 @@ def make_case(
         uses_rng=uses_rng,
         exact_float64=exact_float64,
     )
-    return Case(program, buffers, expected)
+    choice = (args[0], named["dim"]) if name in CHOICES else None
+    return Case(program, buffers, expected, choice)
 
 
 def run(case: Case) -> list[np.ndarray]:
@@ -272,11 +290,33 @@ def check_filled(
     atol: float | None = None,
 ) -> None:
     """``check`` with arguments in the schema's order, defaults filled in."""
-    case = make_case(name, filled, form, exact_float64)
+    verify(make_case(name, filled, form, exact_float64), values=values, rtol=rtol, atol=atol)
+
+
+def _choose(source: torch.Tensor, dim: int, places: torch.Tensor) -> np.ndarray:
+    assert places.dtype == torch.int64
+    if source.ndim == 0:
+        return to_numpy(source)
+    if places.ndim < source.ndim:  # keepdim=False
+        return to_numpy(source.gather(dim, places.unsqueeze(dim)).squeeze(dim))
+    return to_numpy(source.gather(dim, places))
+
+
+def verify(
+    case: Case, *, values: bool = True, rtol: float | None = None, atol: float | None = None
+) -> None:
+    """Run a case and compare with CPU's results; random results by dtype and shape only."""
     got = run(case)
-    assert len(got) == len(case.expected)
-    for g, e in zip(got, case.expected, strict=True):
-        if values and "rng" not in table.RULES[name].wants:
+    expected = case.expected
+    assert len(got) == len(expected)
+    if case.choice is not None:
+        # Which of equal elements was chosen is free: compare what the positions point at.
+        source, dim = case.choice
+        places = torch.from_numpy(got[1].copy())
+        compare(_choose(source, dim, places), expected[0])
+        got, expected = got[:1], expected[:1]
+    for g, e in zip(got, expected, strict=True):
+        if values and not case.program.uses_rng:
             compare(g, e, rtol, atol)
         else:
             assert g.shape == tuple(e.shape)
@@ -288,6 +328,16 @@ def check_both(name: str, *args: Any, **kwargs: Any) -> None:
     for form in ("eager", "graph"):
         check(name, *args, form=form, **kwargs)
 
+
+# What CPU raises when it refuses its arguments.
+REFUSALS = (
+    RuntimeError,
+    TypeError,
+    ValueError,
+    IndexError,
+    NotImplementedError,
+    ZeroDivisionError,
+)
 
 # Results are uninitialised memory.
 UNDEFINED = ("aten::empty", "aten::new_empty", "aten::resize")
@@ -342,34 +392,38 @@ class _Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = f"{func._schema.name}" + (
-            f".{func._overloadname}" if func._overloadname != "default" else ""
-        )
-        if name in self.skip or not _strided_cpu(list(args) + list(kwargs.values())):
-            return func(*args, **kwargs)
-        if name not in table.RULES:
-            self.report.missing[name] += 1
-            return func(*args, **kwargs)
-        filled = full_arguments(func, args, kwargs)
+        name = func._schema.name
+        if func._overloadname != "default":
+            name += f".{func._overloadname}"
+        if name not in self.skip and _strided_cpu([*args, *kwargs.values()]):
+            if name in table.RULES:
+                self._check(name, full_arguments(func, args, kwargs))
+            else:
+                self.report.missing[name] += 1
+        return func(*args, **kwargs)
+
+    def _check(self, name: str, filled: list[Any]) -> None:
         key = (name, _signature(filled))
         # The limit is per overload and dtype of the first tensor.
         first = next(iter(flatten(filled)), None)
         bucket = f"{name}/{first.dtype if first is not None else None}"
         if key in self.report.seen or self.report.checked[bucket] >= self.limit:
-            return func(*args, **kwargs)
+            return
         self.report.seen.add(key)
-        result = func(*args, **kwargs)  # an argument error is the sample's business
         form = ("eager", "graph")[self.report.checked[bucket] % 2]
-        self.report.checked[bucket] += 1
-        try:
-            with _disable_current_modes():
-                check_filled(name, filled, form=form, values=not name.startswith(UNDEFINED))
-        except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            self.report.failures.append(
-                f"{self.label}: {name}({_describe(filled)}) {form}: {text[:1500]}"
-            )
-        return result
+        with _disable_current_modes():
+            try:
+                case = make_case(name, filled, form)
+            except REFUSALS:
+                return  # an argument error is the sample's business
+            self.report.checked[bucket] += 1
+            try:
+                verify(case, values=not name.startswith(UNDEFINED))
+            except Exception as error:
+                self.report.failures.append(
+                    f"{self.label}: {name}({_describe(filled)}) {form}: "
+                    f"{type(error).__name__}: {str(error)[:1500]}"
+                )
 
 
 def sweep(
@@ -399,7 +453,7 @@ def sweep(
             with torch.no_grad(), _Recorder(report, limit, skip, f"{label}[{name_of(dtype)}]"):
                 try:
                     info(sample.input, *sample.args, **sample.kwargs)
-                except (RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
+                except REFUSALS:
                     continue  # CPU itself refuses this sample
     return report
 

@@ -207,12 +207,20 @@ def _hypot(a: Any, b: Any) -> Any:
     return jnp.where(jnp.isinf(a) | jnp.isinf(b), jnp.full_like(big, np.inf), length)
 
 
-def _logaddexp(log1p: Callable[..., Any], exp: Callable[..., Any]) -> Callable[..., Any]:
-    def rule(a: Any, b: Any) -> Any:
-        total = jnp.maximum(a, b) + log1p(exp(-lax.abs(a - b)))
-        return jnp.where(jnp.isinf(a) & (a == b), a, total)
+def logaddexp(a: Any, b: Any) -> Any:
+    """log(exp(a) + exp(b)) from the larger; complex numbers are ordered by real part."""
+    if jnp.issubdtype(a.dtype, jnp.complexfloating):
+        swap = a.real < b.real
+        big, small = jnp.where(swap, b, a), jnp.where(swap, a, b)
+        added = big + lax.log1p(lax.exp(small - big))
+    else:
+        added = jnp.maximum(a, b) + lax.log1p(lax.exp(-lax.abs(a - b)))
+    return jnp.where(jnp.isinf(a) & (a == b), a, added)
 
-    return rule
+
+def _logaddexp2(a: Any, b: Any) -> Any:
+    ratio = lax.log1p(lax.exp2(-lax.abs(a - b))) / jnp.asarray(np.log(2.0), a.dtype)
+    return jnp.where(jnp.isinf(a) & (a == b), a, jnp.maximum(a, b) + ratio)
 
 
 def _xlogy(log: Callable[..., Any]) -> Callable[..., Any]:
@@ -243,8 +251,8 @@ _BINARY: dict[str, Callable[..., Any]] = {
     "hypot": _hypot,
     "copysign.Tensor copysign.Scalar": _copysign,
     "heaviside": lambda a, b: jnp.where(a == 0, b, (a > 0).astype(a.dtype)),
-    "logaddexp": _logaddexp(lax.log1p, lax.exp),
-    "logaddexp2": _logaddexp(lambda x: lax.log1p(x) / x.dtype.type(np.log(2)), lax.exp2),
+    "logaddexp": logaddexp,
+    "logaddexp2": _logaddexp2,
     "xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self": _xlogy(lax.log),
     "special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar": _xlogy(lax.log1p),
     "gcd": jnp.gcd,

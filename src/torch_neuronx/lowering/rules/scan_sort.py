@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from torch_neuronx.lowering.dtypes import cast, op_math
+from torch_neuronx.lowering.rules.pointwise import logaddexp
 from torch_neuronx.lowering.table import lowers
 
 
@@ -34,15 +35,18 @@ def logcumsumexp(self: Any, dim: int, *, out: Any) -> Any:
     x = cast(self, op_math(out.dtype))
     if x.ndim == 0 or x.size == 0:
         return x
-    if jnp.issubdtype(x.dtype, jnp.complexfloating):
-        top = jnp.max(x.real, axis=dim, keepdims=True)
-        return lax.log(lax.cumsum(lax.exp(x - top), dim % x.ndim)) + top
-    return lax.associative_scan(_logaddexp, x, axis=dim % x.ndim)
+    axis = dim % x.ndim
+    if not jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return lax.associative_scan(logaddexp, x, axis=axis)
 
+    # The imaginary part counts the turns made on the way, so the order matters.
+    def step(total: Any, element: Any) -> tuple[Any, Any]:
+        total = logaddexp(element, total)
+        return total, total
 
-def _logaddexp(a: Any, b: Any) -> Any:
-    added = jnp.maximum(a, b) + lax.log1p(lax.exp(-lax.abs(a - b)))
-    return jnp.where(jnp.isinf(a) & (a == b), a, added)
+    rows = jnp.moveaxis(x, axis, 0)
+    rest = lax.scan(step, rows[0], rows[1:])[1]
+    return jnp.moveaxis(jnp.concatenate([rows[:1], rest]), 0, axis)
 
 
 def _is_nan(x: Any) -> Any:

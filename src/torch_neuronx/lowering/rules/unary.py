@@ -182,6 +182,54 @@ def logit(self: Any, eps: Any, *, out: Any) -> Any:
     return lax.log(x / (1 - x))
 
 
+# (2k)! / B2k for k = 1, 2, ...: the denominators of the Euler-Maclaurin tail.
+_TAIL = (
+    12.0,
+    -720.0,
+    30240.0,
+    -1209600.0,
+    47900160.0,
+    -1.8924375803183791606e9,
+    7.47242496e10,
+    -2.950130727918164224e12,
+    1.1646782814350067249e14,
+    -4.5979787224074726105e15,
+    1.8152105401943546773e17,
+    -7.1661652561756670113e18,
+)
+
+
+def hurwitz_zeta(x: Any, q: Any) -> Any:
+    """Hurwitz zeta by Euler-Maclaurin summation, negative ``q`` included (as Cephes does)."""
+
+    def step(state: tuple[Any, Any, Any]) -> tuple[Any, Any, Any]:
+        a, total, count = state
+        more = (count < 9) | (a <= 9)
+        a = jnp.where(more, a + 1, a)
+        return a, jnp.where(more, total + lax.pow(a, -x), total), count + 1
+
+    def unfinished(state: tuple[Any, Any, Any]) -> Any:
+        return (state[2] < 9) | (jnp.any(state[0] <= 9) & (state[2] < 10_000))
+
+    start = (q, lax.pow(q, -x), jnp.int32(0))
+    w, total, _ = lax.while_loop(unfinished, step, start)
+    b = lax.pow(w, -x)
+    total = total + b * w / (x - 1) - 0.5 * b
+    factor = jnp.ones_like(x)
+    for k, denominator in enumerate(_TAIL):
+        factor = factor * (x + 2 * k)
+        b = b / w
+        total = total + factor * b / denominator
+        factor = factor * (x + (2 * k + 1))
+        b = b / w
+    inf, nan = jnp.full_like(x, np.inf), jnp.full_like(x, np.nan)
+    whole = q == lax.floor(q)
+    total = jnp.where(
+        q <= 0, jnp.where(whole, inf, jnp.where(x == lax.floor(x), total, nan)), total
+    )
+    return jnp.where(x == 1, inf, jnp.where(x < 1, nan, total))
+
+
 @lowers("aten::polygamma")
 def polygamma(n: int, self: Any, *, out: Any) -> Any:
     """The n-th derivative of digamma."""
@@ -189,7 +237,7 @@ def polygamma(n: int, self: Any, *, out: Any) -> Any:
     if n == 0:
         return _digamma(x)
     factor = jnp.asarray((-1.0) ** (n + 1) * math.factorial(n), x.dtype)
-    return factor * lax.zeta(jnp.full_like(x, n + 1), x)
+    return factor * hurwitz_zeta(jnp.full_like(x, n + 1), x)
 
 
 @lowers("aten::mvlgamma")
@@ -204,7 +252,7 @@ def mvlgamma(self: Any, p: int, *, out: Any) -> Any:
 def zeta(self: Any, other: Any, *, out: Any) -> Any:
     """Hurwitz zeta."""
     dtype = op_math(out.dtype)
-    return lax.zeta(*jnp.broadcast_arrays(cast(self, dtype), cast(other, dtype)))
+    return hurwitz_zeta(*jnp.broadcast_arrays(cast(self, dtype), cast(other, dtype)))
 
 
 @lowers("aten::angle")
