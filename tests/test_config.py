@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -156,6 +157,15 @@ def test_documentation_is_fresh() -> None:
     assert text == config.markdown(), "run: python -m torch_neuronx.config > docs/environment.md"
     for name in config.OPTIONS:
         assert f"`{name}`" in text
+
+
+def test_every_variable_that_the_sources_read_is_declared() -> None:
+    calls, prefixes = r"(?:config\.get|environ\.get|getenv)", r"(?:TORCH_NEURONX|NEURON|NKI)"
+    reads = re.compile(rf'{calls}\(\s*"({prefixes}_\w+)')
+    sources = [*ROOT.glob("src/**/*.py"), *ROOT.glob("csrc/**/*.cpp"), *ROOT.glob("csrc/**/*.h")]
+    found = {name for path in sources for name in reads.findall(path.read_text())}
+    assert "TORCH_NEURONX_CACHE_DIR" in found
+    assert found <= set(config.OPTIONS), found - set(config.OPTIONS)
 
 
 def test_module_imports_neither_torch_nor_jax() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pathlib
 import threading
 from collections.abc import Callable
 from typing import Any
 
+from torch_neuronx.lowering import program as program_module
 from torch_neuronx.lowering.client import LoweredReply
 from torch_neuronx.lowering.program import (
     Array,
@@ -17,6 +19,17 @@ from torch_neuronx.lowering.program import (
     Result,
     View,
 )
+
+PACKAGE = str(pathlib.Path(program_module.__file__).parents[1])
+
+# Begins the code of a child process that has the compiler without the device: the package's own
+# __init__ would import torch.
+BARE = f"""
+import sys, types
+package = types.ModuleType("torch_neuronx")
+package.__path__ = [{PACKAGE!r}]
+sys.modules["torch_neuronx"] = package
+"""
 
 
 def program(n: int = 4, op: str = "aten::add.Tensor") -> Program:

@@ -13,10 +13,10 @@ import sys
 import warnings
 
 import pytest
+from compiler_fakes import BARE
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torch_neuronx.compiler import cache as cache_module
 from torch_neuronx.compiler.cache import (
     CorruptEntryError,
     DiskCache,
@@ -27,7 +27,6 @@ from torch_neuronx.compiler.cache import (
 from torch_neuronx.compiler.lease import host_token
 
 KEY = "0123456789abcdef" * 4
-SOURCES = str(pathlib.Path(cache_module.__file__).parents[2])
 
 
 def key_of(i: int) -> str:
@@ -214,7 +213,7 @@ def test_temporary_files_of_dead_processes_are_removed(root: pathlib.Path) -> No
     assert sorted(files(root / "tmp")) == sorted([names["alive"], names["elsewhere"]])
 
 
-WRITER = """
+WRITER = BARE + """
 import os, sys
 from torch_neuronx.compiler.cache import DiskCache
 cache = DiskCache(sys.argv[1])
@@ -235,7 +234,6 @@ def test_killed_writer_never_leaves_a_corrupt_entry(root: pathlib.Path) -> None:
         writer = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(root)],
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": SOURCES},
         )
         assert writer.stdout is not None
         # At a random point of a random put: after so many lines, and a little spinning.
@@ -263,7 +261,6 @@ def test_two_processes_write_one_key(root: pathlib.Path) -> None:
         subprocess.Popen(
             [sys.executable, "-c", WRITER, str(root)],
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": SOURCES},
         )
         for _ in range(2)
     ]

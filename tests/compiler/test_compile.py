@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from compiler_fakes import FakeBackend, FakeLower, program
+from compiler_fakes import BARE, FakeBackend, FakeLower, program
 
 from torch_neuronx import config
 from torch_neuronx.compiler import compile as compile_module
@@ -21,7 +21,6 @@ from torch_neuronx.compiler.compile import Compiled, Compiler
 from torch_neuronx.lowering.errors import LoweringError
 from torch_neuronx.lowering.program import Array
 
-SOURCES = str(pathlib.Path(compile_module.__file__).parents[2])
 HERE = str(pathlib.Path(__file__).parent)
 
 
@@ -416,11 +415,11 @@ tell(made.source)
 
 def start(root: pathlib.Path, code: str = PROCESS) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", code, str(root)],
+        [sys.executable, "-c", BARE + code, str(root)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join([SOURCES, HERE])},
+        env={**os.environ, "PYTHONPATH": HERE},
     )
 
 

@@ -12,11 +12,10 @@ import sys
 import time
 
 import pytest
+from compiler_fakes import BARE
 
 from torch_neuronx.compiler import lease as lease_module
 from torch_neuronx.compiler.lease import Lease, host_token, kernel_token, process_alive
-
-SOURCES = str(pathlib.Path(lease_module.__file__).parents[2])
 
 
 def never() -> None:
@@ -194,10 +193,9 @@ def test_killed_owner_in_another_process(path: str) -> None:
         "sys.stdin.read()\n"
     )
     owner = subprocess.Popen(
-        [sys.executable, "-c", code, path],
+        [sys.executable, "-c", BARE + code, path],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": SOURCES},
     )
     assert owner.stdout is not None and owner.stdin is not None
     assert owner.stdout.readline() == b"held\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
 import signal
@@ -29,7 +30,15 @@ from torch_neuronx.lowering.program import (
 )
 
 VERSION = "1.9.3"
-SOURCES = str(pathlib.Path(client_module.__file__).parents[2])
+PACKAGE = str(pathlib.Path(client_module.__file__).parents[1])
+
+# Begins the code of a child process: the package's own __init__ would import torch.
+BARE = f"""
+import sys, types
+package = types.ModuleType("torch_neuronx")
+package.__path__ = [{PACKAGE!r}]
+sys.modules["torch_neuronx"] = package
+"""
 
 
 def add(n: int = 4, op: str = "aten::add.Tensor", out: int | None = None) -> Program:
@@ -199,10 +208,9 @@ def test_second_server_starts_only_while_the_first_is_busy() -> None:
 
 
 def _run(code: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([SOURCES, str(pathlib.Path(__file__).parent)])
-    environ = {**os.environ, "PYTHONPATH": path}
+    environ = {**os.environ, "PYTHONPATH": str(pathlib.Path(__file__).parent)}
     return subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+        [sys.executable, "-W", "error", "-c", BARE + code],
         env=environ,
         capture_output=True,
         text=True,
@@ -271,11 +279,9 @@ server.answer = noisy
 server.main(["--idle-s", "60"])
 """
     request = b'{"ping": true}'
-    environ = {**os.environ, "PYTHONPATH": SOURCES}
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", BARE + code],
         input=len(request).to_bytes(8, "big") + request,
-        env=environ,
         capture_output=True,
         timeout=300,
     )
@@ -284,6 +290,32 @@ server.main(["--idle-s", "60"])
     assert len(done.stdout) == 8 + size
     assert done.stdout[12:].startswith(b'{"ok":true')
     assert b"a rule that prints" in done.stderr and b"library that writes" in done.stderr
+
+
+def test_clearing_what_jax_remembers_changes_no_answer() -> None:
+    code = (
+        "from torch_neuronx.lowering import server\n"
+        "cleared = []\n"
+        "clear = server._clear\n"
+        "server._clear = lambda: (cleared.append(1), clear())\n"
+        "server._CLEAR_EVERY = 1\n"
+        "server.main(['--idle-s', '60'])\n"
+        "print(len(cleared))\n"  # to standard error, as every print
+    )
+    text = {"program": add().to_json(), "platform": "cpu", "version": VERSION}
+    request = json.dumps(text).encode()
+    frame = len(request).to_bytes(8, "big") + request
+    done = subprocess.run(
+        [sys.executable, "-c", BARE + code], input=frame * 2, capture_output=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.split()[-1] == b"2"
+    modules, rest = [], done.stdout
+    while rest:
+        size = int.from_bytes(rest[:8], "big")
+        reply, rest = rest[8 : 8 + size], rest[8 + size :]
+        modules.append(reply[4 + int.from_bytes(reply[:4], "big") :])
+    assert len(modules) == 2 and modules[0] == modules[1] and len(modules[0]) > 100
 
 
 def test_settings_for_the_users_jax_do_not_reach_the_server(

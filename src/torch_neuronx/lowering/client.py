@@ -209,6 +209,8 @@ class LoweringClient:
 
     def start(self) -> None:
         """Start a server now, so that it loads while the caller does something else."""
+        if config.get("TORCH_NEURONX_LOWERING") == "inprocess":
+            return
         server = self._take()
         self._give_back(server)
 

@@ -8,11 +8,15 @@ when no request came for a while.
 
 Request: {"program": text of Program.to_json, "platform": "cpu", "version": "1.9.3"}; or
 {"ping": true}, answered with the names of the modules that were imported.
+
+Started with ``python -m``, the package's ``__init__`` runs and imports torch; the client starts it
+without (see ``client._BOOTSTRAP``). Nothing here needs torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import select
@@ -20,6 +24,9 @@ import struct
 import sys
 import time
 from typing import Any
+
+# Each program leaves about 16 kB in jax's caches.
+_CLEAR_EVERY = 500
 
 FRAME = struct.Struct(">Q")
 HEADER = struct.Struct(">I")
@@ -82,7 +89,7 @@ def answer(frame: bytes) -> bytes:
 
 def serve(source: int, sink: int, idle_s: float) -> None:
     """Answer requests from file descriptor ``source`` until it ends or idles."""
-    while True:
+    for served in itertools.count(1):
         readable, _, _ = select.select([source], [], [], idle_s)
         if not readable:
             return
@@ -97,6 +104,18 @@ def serve(source: int, sink: int, idle_s: float) -> None:
             _write_all(sink, FRAME.pack(len(reply)) + reply)
         except BrokenPipeError:
             return
+        if served % _CLEAR_EVERY == 0:
+            _clear()
+
+
+def _clear() -> None:
+    """Drop what jax remembers of programs that were lowered; ours hardly ever come twice."""
+    import gc
+
+    import jax
+
+    jax.clear_caches()
+    gc.collect()
 
 
 def main(argv: list[str] | None = None) -> None:
