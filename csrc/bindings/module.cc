@@ -7,6 +7,7 @@
 #include "base/counters.h"
 #include "torch/dispatch/launch.h"
 #include "torch/dispatch/overloads.h"
+#include "torch/generator.h"
 #include "torch/layout.h"
 #include "torch/runtime.h"
 
@@ -341,6 +342,10 @@ void bind(py::module_& m) {
     return result;
   });
 
+  m.def("default_generator", [](int index) {
+    return default_generator(static_cast<c10::DeviceIndex>(index));
+  });
+
   m.def("make_plan", &make_plan);
   m.def("set_planner", [](py::function f) {
     auto* kept = new py::function(std::move(f));
@@ -354,10 +359,10 @@ void bind(py::module_& m) {
     });
   });
   m.def("register_overloads",
-        [](const std::vector<std::pair<std::string, std::vector<int>>>& specs) {
+        [](const std::vector<std::tuple<std::string, std::vector<int>, bool>>& specs) {
           std::vector<OverloadSpec> list;
-          for (const auto& [name, policies] : specs) {
-            OverloadSpec spec{name, {}};
+          for (const auto& [name, policies, internal] : specs) {
+            OverloadSpec spec{name, {}, internal};
             for (int policy : policies) spec.policies.push_back(static_cast<NumberPolicy>(policy));
             list.push_back(std::move(spec));
           }

@@ -111,3 +111,12 @@ def _library_of(distribution: importlib.metadata.Distribution) -> Path | None:
     ]
     paths = [Path(str(f.locate())) for f in sorted(files, key=lambda f: len(str(f)))]
     return next((p for p in paths if p.is_file()), None)
+
+
+def version(name: str) -> str:
+    """Version of the distribution that ships a CPU plugin, or "" when that is not known."""
+    module = CPU_PLUGINS.get(name, (name, ""))[0].rpartition(".")[2]
+    try:
+        return importlib.metadata.version(module)
+    except importlib.metadata.PackageNotFoundError:
+        return ""

@@ -76,9 +76,11 @@ void register_overloads(const std::vector<OverloadSpec>& specs) {
                          __LINE__);
   for (const OverloadSpec& spec : specs) {
     auto callable = std::make_unique<Callable>(spec.name, spec.policies);
-    library->impl(spec.name.c_str(),
-                  torch::CppFunction::makeFromBoxedFunctor(
-                      std::make_unique<OverloadKernel>(callable.get())));
+    if (!spec.internal) {
+      library->impl(spec.name.c_str(),
+                    torch::CppFunction::makeFromBoxedFunctor(
+                        std::make_unique<OverloadKernel>(callable.get())));
+    }
     callables()[spec.name] = std::move(callable);
   }
 }

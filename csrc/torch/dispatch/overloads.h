@@ -13,6 +13,7 @@ namespace tn::torch_glue {
 struct OverloadSpec {
   std::string name;  // "aten::add.Tensor"
   std::vector<NumberPolicy> policies;
+  bool internal = false;  // called from C++ only: the dispatcher keeps PyTorch's own kernel
 };
 void register_overloads(const std::vector<OverloadSpec>& specs);
 

@@ -1,0 +1,89 @@
+"""The PyTorch device ``neuron``.
+
+``import torch`` loads this package through torch's backend entry point, so a program needs no
+import of its own: ``torch.randn(3, device="neuron")``. Importing starts nothing: no plugin, no
+lowering server, no jax (decision D15).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch_neuronx import _autoload
+
+__version__ = "0.1.0"
+__all__ = [
+    "clear_op_tracking",
+    "compile_events",
+    "get_executed_ops",
+    "get_fallback_ops",
+]
+
+
+def get_executed_ops() -> list[str]:
+    """Overloads that ran natively on the device since the last ``clear_op_tracking()``, sorted.
+
+    Stage: stable.
+    """
+    from torch_neuronx.eager import tracking
+
+    return tracking.executed_ops()
+
+
+def get_fallback_ops() -> list[str]:
+    """Overloads that ran on the CPU since the last ``clear_op_tracking()``, sorted.
+
+    ``torch_neuronx.eager.tracking.fallbacks()`` has dtypes, shapes and Python lines of each.
+
+    Stage: stable.
+    """
+    from torch_neuronx.eager import tracking
+
+    return tracking.fallback_ops()
+
+
+def clear_op_tracking() -> None:
+    """Forget which operators ran.
+
+    Stage: stable.
+    """
+    from torch_neuronx.eager import tracking
+
+    tracking.clear()
+
+
+def compile_events() -> list[dict[str, Any]]:
+    """Executables made or loaded in this process, oldest first.
+
+    Each has ``name``, ``source`` ("compiled" here, or "l1"/"l2": read from the cache), ``lower_s``,
+    ``compile_s`` and ``load_s`` (seconds), and ``size_bytes``.
+
+    Stage: experimental.
+    """
+    from torch_neuronx.compiler import session
+
+    return session.events()
+
+
+def _register() -> None:
+    """Rename PrivateUse1, load the extension and hand it the Python callbacks. Called once."""
+    import torch
+
+    from torch_neuronx import _C, neuron
+    from torch_neuronx.compiler import planning
+    from torch_neuronx.eager import planner, registration, tracking
+    from torch_neuronx.neuron import startup
+
+    torch.utils.rename_privateuse1_backend("neuron")
+    torch._register_device_module("neuron", neuron)
+    torch.utils.generate_methods_for_privateuse1_backend(
+        for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
+    )
+    _C.set_starter(startup.start)
+    _C.set_device_counter(startup.device_count)
+    _C.set_planner(planning.plan)
+    _C.set_fallback_hook(tracking.on_fallback)
+    registration.register()
+
+
+_autoload.autoload()

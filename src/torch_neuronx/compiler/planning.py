@@ -1,0 +1,102 @@
+"""Plans for the launch path: what C++ asks at a key it has not seen.
+
+``plan`` is the one callback that ``_C`` knows. It hands the call to whoever registered for the
+callable's name: the eager planner for operators, a graph's own planner for compiled graphs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from torch_neuronx import _C
+from torch_neuronx.compiler import session
+from torch_neuronx.compiler.compile import Compiled
+from torch_neuronx.lowering.program import Program
+
+Planner = Callable[[str, dict[str, Any], list[Any]], Any]
+
+_planners: dict[str, Planner] = {}
+_default: list[Planner] = []
+
+
+def register_default(planner: Planner) -> None:
+    """The planner of names that nobody registered: the operators'."""
+    _default[:] = [planner]
+
+
+def register(name: str, planner: Planner) -> None:
+    """The planner of one callable."""
+    _planners[name] = planner
+
+
+def unregister(name: str) -> None:
+    """Forget a callable's planner."""
+    _planners.pop(name, None)
+
+
+def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
+    """The plan of one call. ``call`` is what csrc/bindings ``describe`` gives."""
+    return _planners.get(name, _default[0])(name, call, values)
+
+
+@dataclasses.dataclass
+class Shape:
+    """What a plan must know besides the executable; kept with it on the disk, as JSON.
+
+    ``outputs``: [dtype, sizes, strides (empty: contiguous)] each. ``returns``: as
+    ``_C.make_plan`` takes them. ``writes``: parameters that get a new buffer.
+    """
+
+    outputs: list[Any]
+    returns: list[Any]
+    writes: list[int]
+    uses_rng: bool = False
+    warn_float64: bool = False
+
+
+def from_disk(name: str, key: bytes) -> tuple[Shape, Any] | None:
+    """Shape and plan of a call that an earlier process compiled."""
+    compiled = session.compiler().lookup(key)
+    if compiled is None or "shape" not in compiled.meta:
+        return None
+    shape = Shape(**compiled.meta["shape"])
+    kernel = _C.Kernel(name)
+    session.make_ready(kernel, compiled, tuple(shape.writes), key)
+    return shape, _make(kernel, shape, compiled)
+
+
+def compile(name: str, key: bytes, program: Program, shape: Shape) -> Any:
+    """The plan of a call that must be compiled; launches wait for it in the background.
+
+    Only a random operator waits here, since how far it advances the generator is known after its
+    lowering.
+    """
+    kernel = _C.Kernel(name)
+    extra = {"shape": dataclasses.asdict(shape), "source": session.pack(program)}
+    future = session.compiler().submit(key, lambda: program, extra, name=name)
+
+    def done(future: Future[Compiled]) -> None:
+        error = future.exception()
+        if error is not None:
+            kernel.set_failed(f"{name}: {error}")
+            return
+        session.make_ready(kernel, future.result(), tuple(shape.writes), key)
+
+    future.add_done_callback(done)
+    compiled = session.compiler().wait(future) if shape.uses_rng else None
+    return _make(kernel, shape, compiled)
+
+
+def _make(kernel: Any, shape: Shape, compiled: Compiled | None) -> Any:
+    return _C.make_plan(
+        kernel,
+        [(d, list(s), list(st)) for d, s, st in shape.outputs],
+        [tuple(r) for r in shape.returns],
+        [],
+        compiled.meta["rng_increment"] if compiled else 0,
+        shape.uses_rng,
+        bool(compiled.meta["checks"]) if compiled else True,
+    )

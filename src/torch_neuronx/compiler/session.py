@@ -1,0 +1,104 @@
+"""The process's compiler, bound to the running plugin."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import threading
+import zlib
+from typing import Any
+
+from torch_neuronx import _C, config
+from torch_neuronx.compiler import options
+from torch_neuronx.compiler.cache import shared_cache
+from torch_neuronx.compiler.compile import Compiled, Compiler
+from torch_neuronx.compiler.fingerprint import context_fingerprint
+from torch_neuronx.lowering.program import Program
+
+_lock = threading.Lock()
+_compiler: Compiler | None = None
+
+
+class PluginBackend:
+    """``compile.Backend`` over the extension."""
+
+    def __init__(self) -> None:
+        info = _C.platform()
+        # A platform whose lowering rules jax has by name; any other gets the neutral ones.
+        self.platform = "cpu" if info["platform_name"].lower() == "cpu" else "neuron"
+        version = info["attributes"].get("stablehlo_current_version", (1, 0, 0))
+        self.stablehlo_version = ".".join(str(v) for v in version)
+
+    def compile(self, module: bytes, options: bytes) -> _C.Executable:
+        return _C.compile(module, options)
+
+    def deserialize(self, data: bytes) -> _C.Executable:
+        return _C.deserialize(data)
+
+    def serialize(self, handle: _C.Executable) -> bytes | None:
+        try:
+            return _C.serialize(handle)
+        except NotImplementedError:
+            return None
+
+
+def compiler() -> Compiler:
+    """The process's compiler; starts the runtime."""
+    global _compiler
+    with _lock:
+        if _compiler is None:
+            info = _C.platform()
+            cache = shared_cache()
+            common = (
+                info["plugin_path"],
+                info["pjrt_version"],
+                info["platform_version"],
+                config.get("TORCH_NEURONX_CPU_THREADS"),
+                (),
+            )
+            _compiler = Compiler(
+                PluginBackend(),
+                context_fingerprint(*common, cache=cache),
+                cache,
+                module_fingerprint=context_fingerprint(*common, sources=False, cache=cache),
+                compile_options=options.encode(),
+            )
+        return _compiler
+
+
+def events() -> list[dict[str, Any]]:
+    """Compile events of this process, oldest first."""
+    return [dataclasses.asdict(e) for e in _compiler.events()] if _compiler else []
+
+
+def pack(program: Program) -> str:
+    """A program as short text, to be compiled again should its executable be evicted."""
+    return base64.b85encode(zlib.compress(program.to_json().encode(), 1)).decode()
+
+
+def make_ready(kernel: _C.Kernel, compiled: Compiled, writes: tuple[int, ...], key: bytes) -> None:
+    """Hand a compiled program to the kernel that launches wait for.
+
+    ``writes``: parameters that get a new buffer, in the order of the results. ``key``: its key
+    among the compiler's programs.
+    """
+    meta = compiled.meta
+    reload_key = json.dumps([base64.b85encode(key).decode(), meta["source"]])
+    kernel.set_ready(
+        compiled.handle,
+        list(meta["kept"]),
+        list(writes),
+        [tuple(check) for check in meta["checks"]],
+        reload_key,
+    )
+
+
+def reload(reload_key: str) -> _C.Executable:
+    """The executable of an evicted kernel: from the disk, else compiled again."""
+    key, source = json.loads(reload_key)
+
+    def program() -> Program:
+        return Program.from_json(zlib.decompress(base64.b85decode(source)).decode())
+
+    return compiler().compile_program(base64.b85decode(key), program, {"source": source}).handle

@@ -1,0 +1,1 @@
+"""Eager operators: registration, planning of new calls, tracking of who ran where."""

@@ -1,0 +1,65 @@
+"""Which overloads the device has kernels for: read from the generated ``overloads.json``.
+
+The file is made from the lowering table by ``tools/generate_overloads.py``, so that importing
+torch imports no rule (rules import jax).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+
+from torch_neuronx import _C
+
+# Numbers of csrc/torch/dispatch/key.h's NumberPolicy.
+POLICIES = {"static": 0, "operand": 1, "static_one": 2}
+
+
+@dataclasses.dataclass(frozen=True)
+class Overload:
+    """One row: an overload and the rule that serves it.
+
+    ``base`` is the functional overload that names the rule. ``kind`` is "functional", "inplace" or
+    "out". ``policies``: what becomes of number arguments, by position.
+    ``internal`` ones are called by our own C++ kernels and not registered with the dispatcher.
+    """
+
+    name: str
+    base: str
+    kind: str
+    policies: tuple[str, ...]
+    uses_rng: bool
+    exact: bool
+    mutates: tuple[str, ...]
+    internal: bool
+
+
+@functools.cache
+def table() -> dict[str, Overload]:
+    """All rows by overload."""
+    rows = json.loads(Path(__file__).with_name("overloads.json").read_text())
+    return {
+        row["name"]: Overload(
+            row["name"],
+            row.get("base", row["name"]),
+            row.get("kind", "functional"),
+            tuple(row.get("policies", ())),
+            row.get("rng", False),
+            row.get("exact", False),
+            tuple(row.get("mutates", ())),
+            row.get("internal", False),
+        )
+        for row in rows
+    }
+
+
+def register() -> None:
+    """Register the boxed kernel for every row."""
+    _C.register_overloads(
+        [
+            (row.name, [POLICIES[p] for p in row.policies], row.internal)
+            for row in table().values()
+        ]
+    )

@@ -1,0 +1,61 @@
+"""Overload objects, their schemas, and what each argument is."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import torch
+
+
+@dataclasses.dataclass(frozen=True)
+class Argument:
+    """One argument of a schema. ``kind`` is the schema's type, ``Optional`` taken off."""
+
+    name: str
+    kind: str
+    keyword: bool
+    written: bool
+    aliases: frozenset[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """An overload and its arguments; ``returns`` are alias sets, empty for fresh results."""
+
+    op: Any
+    arguments: tuple[Argument, ...]
+    returns: tuple[frozenset[str], ...]
+
+
+def overload(name: str) -> Any:
+    """The OpOverload called ``aten::add.Tensor``."""
+    namespace, rest = name.split("::")
+    packet, _, which = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, namespace), packet), which or "default")
+
+
+def _aliases(x: Any) -> frozenset[str]:
+    return frozenset(x.alias_info.before_set) if x.alias_info is not None else frozenset()
+
+
+@functools.cache
+def schema(name: str) -> Schema:
+    """The schema of an overload."""
+    op = overload(name)
+    arguments = []
+    for a in op._schema.arguments:
+        kind = str(a.real_type)
+        if kind.startswith("Optional["):
+            kind = kind[len("Optional[") : -1]
+        written = a.alias_info is not None and a.alias_info.is_write
+        arguments.append(Argument(a.name, kind, a.kwarg_only, written, _aliases(a)))
+    return Schema(op, tuple(arguments), tuple(_aliases(r) for r in op._schema.returns))
+
+
+def call(op: Any, arguments: tuple[Argument, ...], values: list[Any]) -> Any:
+    """Call an overload with values in the schema's order."""
+    positional = [v for a, v in zip(arguments, values, strict=True) if not a.keyword]
+    keywords = {a.name: v for a, v in zip(arguments, values, strict=True) if a.keyword}
+    return op(*positional, **keywords)

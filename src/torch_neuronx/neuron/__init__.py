@@ -1,0 +1,115 @@
+"""``torch.neuron``: the device's Python module, with torch.cuda's names and signatures."""
+
+from __future__ import annotations
+
+import torch
+
+from torch_neuronx.neuron.device import (
+    current_device,
+    device,
+    device_count,
+    device_of,
+    get_amp_supported_dtype,
+    get_device_capability,
+    get_device_name,
+    get_device_properties,
+    init,
+    is_available,
+    is_bf16_supported,
+    is_initialized,
+    set_device,
+    synchronize,
+)
+from torch_neuronx.neuron.memory import (
+    empty_cache,
+    max_memory_allocated,
+    max_memory_reserved,
+    mem_get_info,
+    memory_allocated,
+    memory_reserved,
+    memory_stats,
+    reset_peak_memory_stats,
+)
+from torch_neuronx.neuron.random import (
+    default_generators,
+    get_rng_state,
+    get_rng_state_all,
+    initial_seed,
+    manual_seed,
+    manual_seed_all,
+    seed,
+    seed_all,
+    set_rng_state,
+    set_rng_state_all,
+)
+from torch_neuronx.neuron.streams import (
+    Event,
+    Stream,
+    StreamContext,
+    current_stream,
+    default_stream,
+    set_stream,
+    stream,
+)
+
+__all__ = [
+    "Event",
+    "Stream",
+    "StreamContext",
+    "current_device",
+    "current_stream",
+    "default_generators",
+    "default_stream",
+    "device",
+    "device_count",
+    "device_of",
+    "empty_cache",
+    "get_amp_supported_dtype",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "get_rng_state",
+    "get_rng_state_all",
+    "init",
+    "initial_seed",
+    "is_available",
+    "is_bf16_supported",
+    "is_initialized",
+    "manual_seed",
+    "manual_seed_all",
+    "max_memory_allocated",
+    "max_memory_reserved",
+    "mem_get_info",
+    "memory_allocated",
+    "memory_reserved",
+    "memory_stats",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_device",
+    "set_rng_state",
+    "set_rng_state_all",
+    "set_stream",
+    "stream",
+    "synchronize",
+]
+
+
+def _lazy_init() -> None:
+    init()
+
+
+def _is_in_bad_fork() -> bool:
+    from torch_neuronx import _C
+
+    return bool(_C.in_bad_fork())
+
+
+def _get_generator(device: torch.device) -> torch.Generator:
+    return default_generators[device.index if device.index is not None else current_device()]
+
+
+def __getattr__(name: str) -> object:
+    if name == "_initialized":  # torch.utils.checkpoint saves the device's RNG state only if set
+        return is_initialized()
+    raise AttributeError(f"module 'torch.neuron' has no attribute '{name}'")

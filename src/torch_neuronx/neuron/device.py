@@ -1,0 +1,169 @@
+"""Devices: count, current one, properties, waiting."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_neuronx import _C, config, plugins
+from torch_neuronx.neuron import startup, target
+
+DeviceLike = torch.device | int | str | None
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceProperties:
+    """What the device is: the modelled target, and the plugin that really runs it.
+
+    ``total_memory`` is the target's HBM of one logical core, in bytes.
+    """
+
+    name: str
+    target: str
+    total_memory: int
+    plugin: str
+    plugin_version: str
+    pjrt_version: str
+    platform: str
+    major: int = 0
+    minor: int = 0
+    multi_processor_count: int = 1
+
+
+def index_of(device: DeviceLike = None) -> int:
+    """The index that ``device`` means; None and bare "neuron" are the current device.
+
+    Raises:
+        ValueError: the device is of another type.
+    """
+    if device is None:
+        return current_device()
+    if isinstance(device, int):
+        return current_device() if device < 0 else device
+    parsed = torch.device(device)
+    if parsed.type != "neuron":
+        raise ValueError(f"Expected a neuron device, but got: {parsed}")
+    return current_device() if parsed.index is None else parsed.index
+
+
+def _checked(device: DeviceLike) -> int:
+    index = index_of(device)
+    if not 0 <= index < device_count():
+        raise AssertionError(
+            f"Invalid device id: neuron:{index} (this process has {device_count()} neuron "
+            "device(s); TORCH_NEURONX_NUM_DEVICES sets the number)"
+        )
+    return index
+
+
+def is_available() -> bool:
+    """Whether a plugin is there to run the device. Starts nothing."""
+    try:
+        return Path(plugins.resolve(config.get("TORCH_NEURONX_PJRT_PLUGIN"))).is_file()
+    except (RuntimeError, OSError):
+        return False
+
+
+def is_initialized() -> bool:
+    """Whether the runtime was started."""
+    return bool(_C.is_started()) and not _C.in_bad_fork()
+
+
+def init() -> None:
+    """Start the runtime, if it is not started."""
+    if _C.in_bad_fork():
+        raise RuntimeError(
+            "Cannot re-initialize the neuron device in a forked subprocess. To use it with "
+            "multiprocessing, use the 'spawn' start method."
+        )
+    startup.start()
+
+
+def device_count() -> int:
+    """Number of devices of this process (``TORCH_NEURONX_NUM_DEVICES``)."""
+    return int(_C.device_count())
+
+
+def current_device() -> int:
+    """Index of the current device of this thread."""
+    return int(_C.current_device())
+
+
+def set_device(device: DeviceLike) -> None:
+    """Make ``device`` current for this thread."""
+    index = index_of(device)
+    if index >= 0:
+        _C.set_device(index)
+
+
+def synchronize(device: DeviceLike = None) -> None:
+    """Wait for all work on a device; raises the earliest error it left."""
+    _C.synchronize(_checked(device))
+
+
+def get_device_name(device: DeviceLike = None) -> str:
+    """Name of the device: the modelled target and the plugin's platform."""
+    return get_device_properties(device).name
+
+
+def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
+    """Properties of a device; starts the runtime."""
+    _checked(device)
+    init()
+    info = _C.platform()
+    profile = target.current()
+    plugin = Path(info["plugin_path"])
+    names = [n for n, p in plugins.discover().items() if p.resolve() == plugin.resolve()]
+    return DeviceProperties(
+        name=f"neuron ({profile.description}, run by PJRT platform {info['platform_name']})",
+        target=profile.name,
+        total_memory=profile.hbm_bytes,
+        plugin=names[0] if names else str(plugin),
+        plugin_version=plugins.version(names[0]) if names else "",
+        pjrt_version=info["pjrt_version"],
+        platform=f"{info['platform_name']} {info['platform_version']}".strip(),
+    )
+
+
+def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
+    """Always (0, 0): the target has no CUDA-like capability number."""
+    _checked(device)
+    return 0, 0
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """True: bfloat16 is exact on every target."""
+    return True
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """Dtypes that ``torch.autocast("neuron")`` takes."""
+    return [torch.bfloat16, torch.float16]
+
+
+class device:
+    """Context manager that makes a device current; -1 changes nothing."""
+
+    def __init__(self, device: Any) -> None:
+        self.idx = index_of(device) if not (isinstance(device, int) and device < 0) else -1
+        self.prev_idx = -1
+
+    def __enter__(self) -> None:
+        self.prev_idx = current_device()
+        if self.idx >= 0 and self.idx != self.prev_idx:
+            set_device(self.idx)
+
+    def __exit__(self, *_: object) -> None:
+        if self.idx >= 0 and self.idx != self.prev_idx:
+            set_device(self.prev_idx)
+
+
+class device_of(device):
+    """Context manager that makes a tensor's device current, if it is on one."""
+
+    def __init__(self, obj: Any) -> None:
+        on_device = obj.device.type == "neuron"
+        super().__init__(obj.device.index if on_device else -1)

@@ -1,0 +1,67 @@
+"""Starts the runtime at first use: plugin, client, devices, executable store."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+
+from torch_neuronx import _C, config, plugins
+from torch_neuronx.neuron import target
+
+_lock = threading.Lock()
+
+
+def device_count() -> int:
+    """Devices this process has or will have; starts nothing."""
+    return int(config.get("TORCH_NEURONX_NUM_DEVICES"))
+
+
+def start() -> None:
+    """Load the plugin and create the devices. Does nothing when that is done.
+
+    Raises:
+        PluginError: there is no such plugin.
+        RuntimeError: the plugin cannot be loaded or gives no device.
+    """
+    from torch_neuronx.compiler import session
+
+    with _lock:
+        if _C.is_started():
+            return
+        path = str(plugins.resolve(config.get("TORCH_NEURONX_PJRT_PLUGIN")))
+        devices = device_count()
+        # XLA's CPU plugins make four devices unless told; others list what the machine has.
+        is_cpu = os.path.realpath(path) in {
+            os.path.realpath(p)
+            for name, p in plugins.discover().items()
+            if name in plugins.CPU_PLUGINS
+        }
+        options = {"cpu_device_count": devices} if is_cpu else {}
+        with _worker_threads(config.get("TORCH_NEURONX_CPU_THREADS")):
+            _C.start(
+                path,
+                options,
+                devices,
+                target.current().hbm_bytes,
+                config.get("TORCH_NEURONX_EXECUTABLE_MEMORY_MB") << 20,
+                config.get("NEURON_LAUNCH_BLOCKING"),
+                sys.stderr.isatty() or config.get("TORCH_NEURONX_LOG_LEVEL") >= 1,
+                session.reload,
+            )
+
+
+@contextlib.contextmanager
+def _worker_threads(count: int) -> Iterator[None]:
+    """XLA's CPU plugin sizes its thread pool from NPROC (decision D18)."""
+    before = os.environ.get("NPROC")
+    os.environ["NPROC"] = str(count)
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["NPROC"]
+        else:
+            os.environ["NPROC"] = before

@@ -1,0 +1,163 @@
+"""Writes src/torch_neuronx/eager/overloads.json from the lowering table and torch's schemas.
+
+One row for each overload that gets a kernel on the device: the functional overload of a rule, and
+the in-place and out= overloads that share it. Left out are views (metadata in eager), overloads
+that take a device (factories are composed of empty and in-place operators), and whatever PyTorch
+composes of other operators with their own derivatives (CompositeImplicitAutograd).
+
+    python tools/generate_overloads.py [--check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torch_neuronx.lowering import table
+
+PATH = Path(__file__).resolve().parent.parent / "src/torch_neuronx/eager/overloads.json"
+
+# Functional forms that are not found by dropping the underscore.
+RENAMED = {
+    "aten::normal_": "aten::normal_functional",
+    "aten::bernoulli_.float": "aten::bernoulli.p",
+    "aten::bernoulli_.Tensor": "aten::bernoulli.Tensor",
+    "aten::random_.from": "aten::random.from",
+}
+# Kernels of ours in C++: they call the rule themselves or need none.
+OWN = {"aten::equal", "aten::_local_scalar_dense", "aten::_to_copy", "aten::copy", "aten::copy.out"}
+# Kernels that C++ calls: copies within the device (`_copy_from`).
+INTERNAL = {"aten::copy_"}
+
+
+def schemas() -> dict[str, Any]:
+    """All aten schemas by full name."""
+    result = {}
+    for schema in torch._C._jit_get_all_schemas():
+        if schema.name.startswith("aten::"):
+            name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
+            result[name] = schema
+    return result
+
+
+def is_view(schema: Any) -> bool:
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
+
+
+def takes(schema: Any, kind: str) -> bool:
+    return any(kind in str(a.type) for a in schema.arguments)
+
+
+def dispatched(name: str, key: str) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, key))
+
+
+def eligible(name: str, schema: Any) -> bool:
+    """Whether a kernel of ours belongs there."""
+    return (
+        name not in OWN
+        and not is_view(schema)
+        and not takes(schema, "Device")
+        and takes(schema, "Tensor")
+        and not dispatched(name, "CompositeImplicitAutograd")
+    )
+
+
+def arguments(schema: Any) -> list[tuple[str, str]]:
+    """Names and types of the arguments that a call reads, ``out`` not among them."""
+    return [(a.name, str(a.type)) for a in schema.arguments if not is_out(a)]
+
+
+def is_out(argument: Any) -> bool:
+    return bool(argument.is_out)
+
+
+def policies(schema: Any, rule: table.Rule) -> list[str]:
+    result = []
+    for a in schema.arguments:
+        kind = str(a.type).removeprefix("Optional[").rstrip("]")
+        number = "number" in kind or kind == "float"
+        if a.name in rule.operand:
+            result.append("operand")
+        elif not number or a.name in rule.static:
+            result.append("static")
+        elif a.name in rule.static_one:
+            result.append("static_one")
+        else:
+            result.append("operand")
+    while result and result[-1] == "static":
+        result.pop()
+    return result
+
+
+def row(name: str, kind: str, schema: Any, rule: table.Rule) -> dict[str, Any]:
+    result: dict[str, Any] = {"name": name}
+    if kind != "functional":
+        result["base"] = rule.overload
+        result["kind"] = kind
+    if listed := policies(schema, rule):
+        result["policies"] = listed
+    if "rng" in rule.wants:
+        result["rng"] = True
+    if rule.exact:
+        result["exact"] = True
+    if rule.mutates:
+        result["mutates"] = list(rule.mutates)
+    if name in INTERNAL:
+        result["internal"] = True
+    return result
+
+
+def rows() -> list[dict[str, Any]]:
+    """All rows, sorted by name."""
+    known = schemas()
+    by_packet: dict[str, list[str]] = {}
+    for name in known:
+        by_packet.setdefault(name.split(".")[0], []).append(name)
+    renamed = {base: name for name, base in RENAMED.items()}
+    result: dict[str, dict[str, Any]] = {}
+    unknown = []
+    for base, rule in sorted(table.load_rules().items()):
+        schema = known.get(base)
+        if schema is None:
+            unknown.append(base)
+            continue
+        if eligible(base, schema):
+            result[base] = row(base, "functional", schema, rule)
+        packet, _, overload = base.partition(".")
+        inplace = renamed.get(base, packet + "_" + (f".{overload}" if overload else ""))
+        if inplace in known and eligible(inplace, known[inplace]):
+            result[inplace] = row(inplace, "inplace", known[inplace], rule)
+        wanted = arguments(schema)
+        for name in by_packet.get(packet, []):
+            other = known[name]
+            outs = [a for a in other.arguments if is_out(a)]
+            if outs and arguments(other) == wanted and eligible(name, other):
+                result.setdefault(name, row(name, "out", other, rule))
+    if unknown:
+        raise SystemExit(f"rules for overloads that torch does not have: {', '.join(unknown)}")
+    return [result[name] for name in sorted(result)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="fail if the file is not up to date")
+    options = parser.parse_args()
+    text = "[\n" + ",\n".join(json.dumps(r) for r in rows()) + "\n]\n"
+    if options.check:
+        if not PATH.exists() or PATH.read_text() != text:
+            print(f"{PATH.name} is stale: run python tools/generate_overloads.py", file=sys.stderr)
+            return 1
+        return 0
+    PATH.write_text(text)
+    print(f"{text.count('name')} overloads")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
