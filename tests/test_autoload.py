@@ -20,11 +20,13 @@ import torch
 
 SOURCES = Path(__file__).resolve().parent.parent / "src"
 ENTRY_POINT = "[torch.backends]\ntorch_neuronx = torchneuron_autoload:autoload\n"
+# Like the real one, the package does not import torch before it calls autoload: the import happens
+# inside, fires the entry point, and autoload is entered twice.
 PACKAGE = """
-import torch
 from torch_neuronx import _autoload
 
 def _register():
+    import torch
     {body}
 
 _autoload.autoload()
@@ -114,6 +116,14 @@ def test_import_torch_registers_silently(site: Site) -> None:
 
 
 def test_import_of_the_package_first_registers_once(site: Site) -> None:
+    done = site.run(before="import torch_neuronx\nimport torch")
+    assert report(done) == ("neuron", "registered", "")
+    assert done.stderr == ""
+
+
+def test_package_that_imports_torch_itself_registers_once(site: Site) -> None:
+    path = site.folder / "torch_neuronx" / "__init__.py"
+    path.write_text("import torch\n" + path.read_text())
     done = site.run(before="import torch_neuronx\nimport torch")
     assert report(done) == ("neuron", "registered", "")
     assert done.stderr == ""

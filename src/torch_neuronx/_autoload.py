@@ -42,6 +42,10 @@ status = Status()
 
 def autoload() -> None:
     """Registers the device ``neuron`` once, or warns once. Never raises an Exception."""
+    # Before anything is decided: if torch is not imported yet, this import fires the entry point,
+    # which comes back here and registers.
+    import torch  # noqa: F401
+
     if status.state not in ("pending", "deferred"):
         return
     try:
