@@ -85,7 +85,7 @@ def nll_loss_forward(
     else:
         # Not w * x alone: an ignored -inf must not become NaN.
         loss = jnp.where(counts, -w * _nll(x, target, axis), jnp.zeros((), x.dtype))
-    if reduction == 0:
+    if reduction == 0 and x.ndim > 1:  # without a batch dimension CPU reports the weight
         return loss, jnp.zeros(out[1].shape, x.dtype)
     total = jnp.sum(w)
     value = jnp.sum(loss)

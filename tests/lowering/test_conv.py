@@ -1,0 +1,100 @@
+"""Rules of conv.py against CPU PyTorch."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from tests.lowering.harness import check
+from torch_neuronx.lowering import table
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.default_generator.manual_seed(0)
+
+
+# spatial sizes, kernel, stride, padding, dilation, output padding
+GEOMETRY = [
+    ((9,), (3,), (1,), (0,), (1,), (0,)),
+    ((11,), (4,), (3,), (2,), (2,), (1,)),
+    ((8, 7), (3, 3), (1, 1), (1, 1), (1, 1), (0, 0)),
+    ((8, 7), (3, 2), (2, 3), (1, 0), (2, 1), (1, 2)),
+    ((6, 6), (1, 1), (2, 2), (0, 0), (1, 1), (1, 1)),
+    ((5, 5), (5, 5), (1, 1), (4, 4), (1, 1), (0, 0)),
+    ((4, 5, 6), (2, 3, 2), (2, 1, 2), (1, 1, 0), (1, 2, 1), (1, 0, 1)),
+]
+CASES = list(itertools.product(GEOMETRY, (False, True), (1, 2, 4)))
+
+
+def arguments(geometry, transposed, groups, dtype=torch.float32):
+    size, kernel, stride, padding, dilation, output_padding = geometry
+    channels, out_channels = 4, 8
+    x = torch.randn(2, channels, *size).to(dtype)
+    if transposed:
+        weight = torch.randn(channels, out_channels // groups, *kernel)
+    else:
+        weight = torch.randn(out_channels, channels // groups, *kernel)
+        output_padding = (0,) * len(size)
+    rest = [list(stride), list(padding), list(dilation), transposed, list(output_padding), groups]
+    return x, weight.to(dtype), torch.randn(out_channels).to(dtype), rest
+
+
+@pytest.mark.parametrize(("geometry", "transposed", "groups"), CASES)
+def test_convolution(geometry, transposed, groups):
+    x, weight, bias, rest = arguments(geometry, transposed, groups)
+    close = {"rtol": 1e-4, "atol": 1e-4}  # sums of up to 144 products in another order
+    check("aten::convolution", x, weight, bias, *rest, **close)
+    y = torch.ops.aten.convolution(x, weight, None, *rest)
+    check("aten::convolution", x, weight, None, *rest, **close)
+    check("aten::convolution_backward", torch.randn_like(y), x, weight, [bias.numel()], *rest,
+          [True, True, True], **close)
+
+
+# With (_, False, True) CPU gives the weight's gradient although it is masked.
+MASKS = [m for m in itertools.product((False, True), repeat=3) if any(m[:2]) and m[1:] != (0, 1)]
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_output_mask(mask):
+    x, weight, bias, rest = arguments(GEOMETRY[2], False, 1)
+    y = torch.ops.aten.convolution(x, weight, bias, *rest)
+    check("aten::convolution_backward", torch.randn_like(y), x, weight, [8], *rest, list(mask),
+          rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_reduced_floats(dtype):
+    for transposed in (False, True):
+        x, weight, bias, rest = arguments(GEOMETRY[3], transposed, 2, dtype)
+        y = torch.ops.aten.convolution(x, weight, bias, *rest)
+        # One rounding against CPU's: two neighbouring values at magnitude 8 are 2^-5 apart.
+        close = {"rtol": 2e-2, "atol": 4e-2} if dtype == torch.bfloat16 else {"atol": 8e-3}
+        check("aten::convolution", x, weight, bias, *rest, **close)
+        check("aten::convolution_backward", torch.randn_like(y), x, weight, [8], *rest,
+              [True, True, True], **close)
+
+
+def test_empty_batch():
+    x, weight, bias, rest = arguments(GEOMETRY[2], False, 1)
+    x = x[:0]
+    y = torch.ops.aten.convolution(x, weight, bias, *rest)
+    check("aten::convolution", x, weight, bias, *rest)
+    check("aten::convolution_backward", y, x, weight, [8], *rest, [True, True, True])
+
+
+def test_overrideable_operators_share_the_rule():
+    """PrivateUse1 reaches these; CPU has no kernel for them to compare with."""
+    rules = table.load_rules()
+    name = "aten::convolution_overrideable"
+    assert rules[name].function is rules["aten::convolution"].function
+    x, weight, _, rest = arguments(GEOMETRY[3], True, 2)
+    y = torch.ops.aten.convolution(x, weight, None, *rest)
+    g = torch.randn_like(y)
+    expected = torch.ops.aten.convolution_backward(g, x, weight, None, *rest, [True, True, True])
+    backward = rules["aten::convolution_backward_overrideable"].function
+    got = backward(*(a.numpy() for a in (g, x, weight)), *rest, (True, True, True))
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(torch.tensor(a.tolist()), b, rtol=1e-4, atol=1e-4)
