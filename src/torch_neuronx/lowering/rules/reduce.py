@@ -97,11 +97,12 @@ def _moments(self: Any, dim: Dims, correction: Any, keepdim: bool) -> tuple[Any,
     x = cast(self, op_math(dtype_name(self)))
     mean = _mean(x, axes, True)
     centred = x - mean
+    free = max(count_of(x, axes) - (1 if correction is None else correction), 0)
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         square = centred.real * centred.real + centred.imag * centred.imag
+        free = free or np.nan  # CPU divides a complex number by zero
     else:
         square = centred * centred
-    free = max(count_of(x, axes) - (1 if correction is None else correction), 0)
     variance = total(square, axes, keepdim) / jnp.asarray(free, square.dtype)
     return variance, mean if keepdim else mean.reshape(variance.shape)
 
