@@ -232,9 +232,7 @@ def _batch_norm(
         if running_mean is not None:
             running_mean = _moving(running_mean, save_mean, momentum)
         if running_var is not None:
-            # The running variance is the unbiased one.
-            unbiased = var.reshape(-1) * (n / max(n - 1, 1)) if n != 1 else var.reshape(-1) / 0
-            running_var = _moving(running_var, unbiased, momentum)
+            running_var = _moving(running_var, _unbiased(var.reshape(-1), n), momentum)
     else:
         mean = _channels(running_mean, x.ndim, dtype)
         invstd = lax.rsqrt(_channels(running_var, x.ndim, dtype) + eps)
@@ -248,6 +246,11 @@ def _batch_norm(
     if bias is not None:
         y = y + _channels(bias, x.ndim, dtype)
     return y, save_mean, save_invstd, running_mean, running_var
+
+
+def _unbiased(var: Any, n: int) -> Any:
+    """What running variances average: n / (n - 1) of the biased one, NaN for one value."""
+    return var * (n / (n - 1)) if n > 1 else jnp.full_like(var, jnp.nan)
 
 
 def _moving(running: Any, value: Any, momentum: Any) -> Any:
@@ -386,7 +389,7 @@ def batch_norm_update_stats(
     if running_mean is not None:
         running_mean = _moving(running_mean, mean, momentum)
     if running_var is not None:
-        running_var = _moving(running_var, var * (n / max(n - 1, 1)), momentum)
+        running_var = _moving(running_var, _unbiased(var, n), momentum)
     return mean, var, running_mean, running_var
 
 
