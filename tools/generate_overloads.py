@@ -1,7 +1,8 @@
-"""Writes src/torch_neuronx/eager/overloads.json from the lowering table and torch's schemas.
+"""Writes src/torch_neuronx/compiler/overloads.json from the lowering table and torch's schemas.
 
 One row for each overload that gets a kernel on the device: the functional overload of a rule, and
-the in-place and out= overloads that share it. Left out are views (metadata in eager), overloads
+the in-place and out= overloads that share it. No kernel, but a row of kind "graph" (the rule serves
+compiled graphs), is for views (metadata in eager), overloads
 that take a device (factories are composed of empty and in-place operators), and whatever PyTorch
 composes of other operators with their own derivatives (CompositeImplicitAutograd).
 
@@ -20,7 +21,7 @@ import torch
 
 from torch_neuronx.lowering import table
 
-PATH = Path(__file__).resolve().parent.parent / "src/torch_neuronx/eager/overloads.json"
+PATH = Path(__file__).resolve().parent.parent / "src/torch_neuronx/compiler/overloads.json"
 
 # Functional forms that are not found by dropping the underscore.
 RENAMED = {
@@ -29,6 +30,7 @@ RENAMED = {
     "aten::bernoulli_.Tensor": "aten::bernoulli.Tensor",
     "aten::random_.from": "aten::random.from",
 }
+FACTORY_OPTIONS = {"dtype", "layout", "device", "pin_memory"}
 # Kernels of ours in C++: they call the rule themselves or need none.
 OWN = {"aten::equal", "aten::_local_scalar_dense", "aten::_to_copy", "aten::copy", "aten::copy.out"}
 # Kernels that C++ calls: copies within the device (`_copy_from`).
@@ -69,8 +71,14 @@ def eligible(name: str, schema: Any) -> bool:
 
 
 def arguments(schema: Any) -> list[tuple[str, str]]:
-    """Names and types of the arguments that a call reads, ``out`` not among them."""
-    return [(a.name, str(a.type)) for a in schema.arguments if not is_out(a)]
+    """Names and types of the arguments that a call reads: not ``out``, nor where and as what a
+    factory creates its result, which an out= argument says already."""
+    factory = takes(schema, "Device")
+    return [
+        (a.name, str(a.type))
+        for a in schema.arguments
+        if not is_out(a) and not (factory and a.name in FACTORY_OPTIONS)
+    ]
 
 
 def is_out(argument: Any) -> bool:
@@ -98,9 +106,10 @@ def policies(schema: Any, rule: table.Rule) -> list[str]:
 def row(name: str, kind: str, schema: Any, rule: table.Rule) -> dict[str, Any]:
     result: dict[str, Any] = {"name": name}
     if kind != "functional":
-        result["base"] = rule.overload
         result["kind"] = kind
-    if listed := policies(schema, rule):
+    if name != rule.overload:
+        result["base"] = rule.overload
+    if kind != "graph" and (listed := policies(schema, rule)):
         result["policies"] = listed
     if "rng" in rule.wants:
         result["rng"] = True
@@ -127,8 +136,8 @@ def rows() -> list[dict[str, Any]]:
         if schema is None:
             unknown.append(base)
             continue
-        if eligible(base, schema):
-            result[base] = row(base, "functional", schema, rule)
+        kind = "functional" if eligible(base, schema) else "graph"
+        result[base] = row(base, kind, schema, rule)
         packet, _, overload = base.partition(".")
         inplace = renamed.get(base, packet + "_" + (f".{overload}" if overload else ""))
         if inplace in known and eligible(inplace, known[inplace]):

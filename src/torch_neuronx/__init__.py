@@ -70,8 +70,8 @@ def _register() -> None:
     import torch
 
     from torch_neuronx import _C, neuron
-    from torch_neuronx.compiler import planning
-    from torch_neuronx.eager import planner, registration, tracking
+    from torch_neuronx.compiler import overloads, planning
+    from torch_neuronx.eager import planner, tracking  # noqa: F401  registers the planner
     from torch_neuronx.neuron import startup
 
     torch.utils.rename_privateuse1_backend("neuron")
@@ -83,7 +83,7 @@ def _register() -> None:
     _C.set_device_counter(startup.device_count)
     _C.set_planner(planning.plan)
     _C.set_fallback_hook(tracking.on_fallback)
-    registration.register()
+    overloads.register()
 
 
 _autoload.autoload()

@@ -25,9 +25,10 @@ c10::IValue build_return(const std::vector<ReturnPlan>& returns, size_t& next,
       return outputs[plan.index];
     case ReturnPlan::Kind::kArgument:
       return arguments[plan.index];
-    case ReturnPlan::Kind::kView:
-      return at::as_strided(arguments[plan.index].toTensor(), plan.sizes, plan.strides,
-                            plan.offset);
+    case ReturnPlan::Kind::kView: {
+      const at::Tensor& base = arguments[plan.index].toTensor();
+      return at::as_strided(base, plan.sizes, plan.strides, base.storage_offset() + plan.offset);
+    }
     case ReturnPlan::Kind::kUndefined:
       return at::Tensor();
     case ReturnPlan::Kind::kInt:

@@ -29,7 +29,7 @@ struct ReturnPlan {
   enum class Kind : uint8_t {
     kOutput,     // index: into the outputs
     kArgument,   // index: an argument of the call (in-place, out=)
-    kView,       // of a tensor argument: sizes, strides, offset
+    kView,       // of a tensor argument: sizes, strides, offset from the argument's own
     kUndefined,  // None
     kList,       // index: how many of the following returns it holds
     kInt,        // index: the value

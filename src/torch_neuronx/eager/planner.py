@@ -13,69 +13,18 @@ from typing import Any
 import torch
 
 from torch_neuronx import _C, config
-from torch_neuronx.compiler import planning
-from torch_neuronx.eager import meta, registration, schemas
+from torch_neuronx.compiler import overloads, planning
+from torch_neuronx.compiler.references import Writer, dtype_name, memory_order
+from torch_neuronx.eager import meta, schemas
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.neuron import target
 
-_PLUMBING = frozenset({"Device", "Layout", "MemoryFormat", "Generator", "Stream"})
 _warned_float64 = False
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` of ``torch.float32``."""
-    return str(dtype)[len("torch.") :]
-
-
-_SCALAR_TYPES = {
-    0: "uint8", 1: "int8", 2: "int16", 3: "int32", 4: "int64", 5: "float16", 6: "float32",
-    7: "float64", 9: "complex64", 10: "complex128", 11: "bool", 15: "bfloat16",
-    23: "float8_e5m2", 24: "float8_e4m3fn", 25: "float8_e5m2fnuz", 26: "float8_e4m3fnuz",
-    27: "uint16", 28: "uint32", 29: "uint64", 44: "float8_e8m0fnu",
-}  # fmt: skip  # c10::ScalarType
-
-
-class _Writer:
-    """Turns a call's values into references, in the order in which C++ walked them."""
-
-    def __init__(self, call: dict[str, Any]) -> None:
-        self.params = tuple(ir.Array(d, tuple(s)) for d, s, _ in call["parameters"])
-        self._leaves = iter(call["leaves"])
-
-    def argument(self, value: Any, kind: str) -> Any:
-        if isinstance(value, (list, tuple)):
-            if kind in ("List[int]", "List[SymInt]"):
-                next(self._leaves)
-                return ir.Constant(tuple(value))
-            return tuple(self.argument(v, "") for v in value)
-        leaf = next(self._leaves)
-        if leaf[0] == "tensor":
-            return ir.Read(leaf[1], self.view(value, leaf), zero_dim=value.dim() == 0)
-        if leaf[0] == "number":
-            return ir.Number(leaf[1], weak=leaf[2])
-        if value is None or kind in _PLUMBING:
-            return ir.Constant(None)
-        if kind == "ScalarType":
-            return ir.Constant(_SCALAR_TYPES[int(value)])
-        return ir.Constant(value)
-
-    @staticmethod
-    def view(tensor: torch.Tensor, leaf: tuple[Any, ...]) -> ir.View:
-        _, _, offset_param, box = leaf
-        static = offset_param < 0
-        return ir.View(
-            dtype_name(tensor.dtype),
-            tuple(tensor.shape),
-            tuple(tensor.stride()),
-            0 if static else None,
-            None if static else offset_param,
-            box,
-        )
 
 
 def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
     """The plan of one operator call; raises what CPU would raise for wrong arguments."""
-    row = registration.table()[name]
+    row = overloads.table()[name]
     key = b"op\0" + name.encode() + b"\0" + call["words"]
     known = planning.from_disk(name, key)
     if known is not None:
@@ -94,7 +43,7 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
 
 
 def _check(
-    row: registration.Overload, schema: schemas.Schema, values: list[Any], metas: list[Any]
+    row: overloads.Overload, schema: schemas.Schema, values: list[Any], metas: list[Any]
 ) -> list[tuple[int, list[int]]]:
     """Let PyTorch check an in-place or out= call; out= arguments that must be resized first."""
     if row.kind == "functional" or row.base.startswith(("aten::_foreach", "aten::_fused_")):
@@ -120,13 +69,13 @@ def _check(
 
 
 def _write(
-    row: registration.Overload,
+    row: overloads.Overload,
     schema: schemas.Schema,
     call: dict[str, Any],
     values: list[Any],
     metas: list[Any],
 ) -> tuple[ir.Program, planning.Shape]:
-    writer = _Writer(call)
+    writer = Writer(call)
     refs = [
         writer.argument(v, a.kind) for v, a in zip(values, schema.arguments, strict=True)
     ]
@@ -184,7 +133,7 @@ def _write(
     return program, shape
 
 
-def _aligned(row: registration.Overload, schema: schemas.Schema, refs: list[Any]) -> list[Any]:
+def _aligned(row: overloads.Overload, schema: schemas.Schema, refs: list[Any]) -> list[Any]:
     """Arguments in the order of the rule's overload, when its names differ in order or number."""
     if row.kind == "functional":
         return refs
@@ -197,7 +146,7 @@ def _aligned(row: registration.Overload, schema: schemas.Schema, refs: list[Any]
 
 
 def _mutates(
-    row: registration.Overload,
+    row: overloads.Overload,
     schema: schemas.Schema,
     argument: schemas.Argument,
     value: Any,
@@ -242,13 +191,16 @@ class _Results:
             raise TypeError(f"a kernel cannot return {type(value).__name__}")
 
 
-def _results(row: registration.Overload, schema: schemas.Schema, metas: list[Any]) -> _Results:
+def _results(row: overloads.Overload, schema: schemas.Schema, metas: list[Any]) -> _Results:
     results = _Results()
     own_specs = row.kind == "inplace" and row.base.startswith(("aten::_foreach", "aten::_fused_"))
     if not own_specs:
         base = schema if row.kind == "functional" else schemas.schema(row.base)
         by_name = dict(zip((a.name for a in schema.arguments), metas, strict=True))
-        values = [by_name.get(a.name) for a in base.arguments]
+        values = [
+            by_name[a.name] if a.name in by_name else _factory_option(a, schema, metas)
+            for a in base.arguments
+        ]
         answer = meta.run(base, values)
         several = isinstance(answer, (list, tuple)) and len(base.returns) > 1
         for item in answer if several else [answer]:
@@ -266,26 +218,12 @@ def _results(row: registration.Overload, schema: schemas.Schema, metas: list[Any
     return results
 
 
-def memory_order(t: torch.Tensor) -> tuple[int, ...] | None:
-    """Dimensions from outermost to innermost of a dense tensor that is not contiguous.
-
-    None: contiguous, or not dense (then the result is made contiguous). csrc/torch/layout.cc
-    decides the same way.
-    """
-    if t.is_contiguous():
-        return None
-    sizes, strides = t.shape, t.stride()
-    order = sorted(
-        range(t.dim()), key=lambda i: (sizes[i] == 1, -strides[i] if sizes[i] != 1 else 0)
-    )
-    expected = 1
-    for i in reversed(order):
-        if sizes[i] == 1:
-            continue
-        if strides[i] != expected:
-            return None
-        expected *= sizes[i]
-    return tuple(order)
+def _factory_option(
+    argument: schemas.Argument, schema: schemas.Schema, metas: list[Any]
+) -> Any:
+    """An option that a factory takes and its out= form does not: the out= argument decides."""
+    out = next(m for a, m in zip(schema.arguments, metas, strict=True) if a.written)
+    return {"ScalarType": out.dtype, "Device": torch.device("meta")}.get(argument.kind)
 
 
 def _warn_float64(name: str, shape: planning.Shape) -> None:

@@ -21,8 +21,8 @@ POLICIES = {"static": 0, "operand": 1, "static_one": 2}
 class Overload:
     """One row: an overload and the rule that serves it.
 
-    ``base`` is the functional overload that names the rule. ``kind`` is "functional", "inplace" or
-    "out". ``policies``: what becomes of number arguments, by position.
+    ``base`` is the functional overload that names the rule. ``kind`` is "functional", "inplace",
+    "out", or "graph": no kernel, the rule serves compiled graphs alone. ``policies``: what becomes of number arguments, by position.
     ``internal`` ones are called by our own C++ kernels and not registered with the dispatcher.
     """
 
@@ -55,11 +55,18 @@ def table() -> dict[str, Overload]:
     }
 
 
+@functools.cache
+def rule_names() -> frozenset[str]:
+    """Functional overloads that the lowering table has a rule of."""
+    return frozenset(row.base for row in table().values())
+
+
 def register() -> None:
     """Register the boxed kernel for every row."""
     _C.register_overloads(
         [
             (row.name, [POLICIES[p] for p in row.policies], row.internal)
             for row in table().values()
+            if row.kind != "graph"
         ]
     )
