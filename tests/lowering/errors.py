@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-
 from tests.lowering.harness import _Builder, flatten, full_arguments, name_of, overload_of
+
 from torch_neuronx.lowering import build, table
 from torch_neuronx.lowering import program as ir
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-
 from tests.lowering.harness import Report, _Recorder, flatten
+
 from torch_neuronx.lowering import table
 
 

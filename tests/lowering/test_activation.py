@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-
 from tests.lowering.gradients import check_gradients
 from tests.lowering.harness import check, check_both
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 import torch
-
 from tests.lowering.harness import check
+
 from torch_neuronx.lowering import table
 
 

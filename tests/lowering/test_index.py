@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 import torch
-
 from tests.lowering.errors import check_error
 from tests.lowering.harness import check, check_both, make_case, run
 

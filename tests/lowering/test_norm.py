@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-
 from tests.lowering.gradients import check_gradients
 from tests.lowering.harness import check, check_both
+
 from torch_neuronx.lowering import table
 from torch_neuronx.lowering.program import Array
 

@@ -7,7 +7,6 @@ import itertools
 import numpy as np
 import pytest
 import torch
-
 from tests.lowering.harness import check_both, full_arguments, make_case, overload_of, run
 
 SHAPES = ((3, 4), (5,), ())

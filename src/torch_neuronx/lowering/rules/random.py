@@ -91,20 +91,20 @@ def _normal(rng: Stream, shape: Shape, dtype: str, mean: Any, std: Any) -> Any:
 
 
 def _as_uint64(x: Any) -> Any:
-    """A Python int, or an integer array, modulo 2^64."""
+    """A Python int, or an integer array, modulo 2^64, as an array."""
     if isinstance(x, (int, np.integer)):
-        return np.uint64(int(x) % 2**64)
+        return jnp.asarray(int(x) % 2**64, np.uint64)
     return lax.bitcast_convert_type(x.astype(np.int64), np.uint64)
 
 
 def _integers(rng: Stream, shape: Shape, dtype: str, low: Any, high: Any) -> Any:
     """Integers in [low, high) as ``dtype``; high 2^63 and a full 64-bit range are possible."""
     start = _as_uint64(low)
-    width = jnp.asarray(_as_uint64(high) - start, np.uint64)
+    width = _as_uint64(high) - start
     bits = rng.bits64(shape)
     # A width of 2^64 wraps to 0: all bits count.
-    offset = jnp.where(width == 0, bits, lax.rem(bits, jnp.broadcast_to(
-        jnp.maximum(width, np.uint64(1)), shape)))
+    divisor = jnp.broadcast_to(jnp.maximum(width, np.uint64(1)), shape)
+    offset = jnp.where(width == 0, bits, lax.rem(bits, divisor))
     return cast(lax.bitcast_convert_type(offset + start, np.int64), dtype)
 
 
