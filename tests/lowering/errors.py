@@ -40,8 +40,7 @@ def check_error(name: str, *args: Any, **kwargs: Any) -> list[np.ndarray]:
     with jax.enable_x64(True):
         builder = _Builder(rule, "eager")
         refs = tuple(
-            builder.argument(v, a, str(a.real_type))
-            for v, a in zip(filled, arguments, strict=True)
+            builder.argument(v, a, str(a.real_type)) for v, a in zip(filled, arguments, strict=True)
         )
         buffers = builder.buffers
         if "rng" in rule.wants:

@@ -17,6 +17,7 @@ SPECIAL = torch.tensor(
 )
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
+
 @pytest.fixture(autouse=True)
 def seeded():
     torch.default_generator.manual_seed(0)

@@ -39,8 +39,9 @@ def test_flash_attention_for_cpu(dtype):
         out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, **kwargs)
         rest = dict(kwargs)
         causal = rest.pop("is_causal", False)
-        check_both(f"{name}_backward", torch.randn_like(out), q, k, v, out, lse, 0.0, causal,
-                   **rest)
+        check_both(
+            f"{name}_backward", torch.randn_like(out), q, k, v, out, lse, 0.0, causal, **rest
+        )
 
 
 def arrays(*xs: torch.Tensor | None) -> list[Any]:

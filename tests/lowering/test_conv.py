@@ -49,8 +49,16 @@ def test_convolution(geometry, transposed, groups):
     check("aten::convolution", x, weight, bias, *rest, **close)
     y = torch.ops.aten.convolution(x, weight, None, *rest)
     check("aten::convolution", x, weight, None, *rest, **close)
-    check("aten::convolution_backward", torch.randn_like(y), x, weight, [bias.numel()], *rest,
-          [True, True, True], **close)
+    check(
+        "aten::convolution_backward",
+        torch.randn_like(y),
+        x,
+        weight,
+        [bias.numel()],
+        *rest,
+        [True, True, True],
+        **close,
+    )
 
 
 # With (_, False, True) CPU gives the weight's gradient although it is masked.
@@ -61,8 +69,17 @@ MASKS = [m for m in itertools.product((False, True), repeat=3) if any(m[:2]) and
 def test_output_mask(mask):
     x, weight, bias, rest = arguments(GEOMETRY[2], False, 1)
     y = torch.ops.aten.convolution(x, weight, bias, *rest)
-    check("aten::convolution_backward", torch.randn_like(y), x, weight, [8], *rest, list(mask),
-          rtol=1e-4, atol=1e-4)
+    check(
+        "aten::convolution_backward",
+        torch.randn_like(y),
+        x,
+        weight,
+        [8],
+        *rest,
+        list(mask),
+        rtol=1e-4,
+        atol=1e-4,
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -73,8 +90,16 @@ def test_reduced_floats(dtype):
         # One rounding against CPU's: two neighbouring values at magnitude 8 are 2^-5 apart.
         close = {"rtol": 2e-2, "atol": 4e-2} if dtype == torch.bfloat16 else {"atol": 8e-3}
         check("aten::convolution", x, weight, bias, *rest, **close)
-        check("aten::convolution_backward", torch.randn_like(y), x, weight, [8], *rest,
-              [True, True, True], **close)
+        check(
+            "aten::convolution_backward",
+            torch.randn_like(y),
+            x,
+            weight,
+            [8],
+            *rest,
+            [True, True, True],
+            **close,
+        )
 
 
 def test_empty_batch():

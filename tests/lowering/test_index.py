@@ -100,8 +100,13 @@ def test_index_put_masks():
         columns = torch.tensor([True, False, True, True])
         check("aten::index_put", X, [None, columns], torch.randn(3, 3, 5), accumulate)
         check("aten::index_put", X, [None, columns], torch.randn(3, 1, 5), accumulate)
-        check("aten::index_put", X, [torch.zeros(3, dtype=torch.bool)], torch.zeros(0, 4, 5),
-              accumulate)
+        check(
+            "aten::index_put",
+            X,
+            [torch.zeros(3, dtype=torch.bool)],
+            torch.zeros(0, 4, 5),
+            accumulate,
+        )
 
 
 def test_mask_that_selects_is_refused():

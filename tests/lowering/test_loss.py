@@ -27,10 +27,12 @@ def test_nll_loss(reduction, weighted):
     for ignore in (-100, 2):
         options = {"weight": weight, "reduction": reduction, "ignore_index": ignore}
         both = ("aten::nll_loss_forward", "aten::nll_loss_backward")
-        check_gradients(lambda x, o=options: F.nll_loss(x, target, **o), torch.randn(6, 5),
-                        reach=both)
-        check_gradients(lambda x, o=options: F.nll_loss(x, target[1], **o), torch.randn(5),
-                        reach=both)
+        check_gradients(
+            lambda x, o=options: F.nll_loss(x, target, **o), torch.randn(6, 5), reach=both
+        )
+        check_gradients(
+            lambda x, o=options: F.nll_loss(x, target[1], **o), torch.randn(5), reach=both
+        )
         check_gradients(
             lambda x, o=options: F.nll_loss(x, target.reshape(1, 2, 3), **o),
             torch.randn(1, 5, 2, 3),
@@ -55,8 +57,14 @@ def test_targets_out_of_bounds(bad):
     x, target = torch.randn(3, 5), torch.tensor([0, bad, 1])
     for reduction in (0, 1):
         check_error("aten::nll_loss_forward", x, target, None, reduction, -100)
-        check_error("aten::nll_loss2d_forward", x.reshape(1, 5, 1, 3), target.reshape(1, 1, 3),
-                    None, reduction, -100)
+        check_error(
+            "aten::nll_loss2d_forward",
+            x.reshape(1, 5, 1, 3),
+            target.reshape(1, 1, 3),
+            None,
+            reduction,
+            -100,
+        )
     (grad,) = check_error(
         "aten::nll_loss_backward", torch.tensor(1.0), x, target, None, 1, -100, torch.tensor(3.0)
     )
@@ -105,8 +113,14 @@ def test_binary_cross_entropy(reduction, weighted):
         torch.rand(3, 4),
         reach=("aten::binary_cross_entropy", "aten::binary_cross_entropy_backward"),
     )
-    check_both("aten::binary_cross_entropy_with_logits", torch.randn(3, 4) * 5, target, weight,
-               torch.rand(4) if weighted else None, REDUCTIONS.index(reduction))
+    check_both(
+        "aten::binary_cross_entropy_with_logits",
+        torch.randn(3, 4) * 5,
+        target,
+        weight,
+        torch.rand(4) if weighted else None,
+        REDUCTIONS.index(reduction),
+    )
 
 
 def test_binary_cross_entropy_edges():

@@ -34,8 +34,17 @@ def test_layer_norm(shape):
     grad = torch.randn_like(x)
     for mask in MASKS:
         check("aten::native_layer_norm_backward", grad, x, shape, mean, rstd, w, b, mask)
-    check("aten::native_layer_norm_backward", grad, x, shape, mean, rstd, None, None,
-          [True, False, False])
+    check(
+        "aten::native_layer_norm_backward",
+        grad,
+        x,
+        shape,
+        mean,
+        rstd,
+        None,
+        None,
+        [True, False, False],
+    )
 
 
 def test_layer_norm_of_nothing():
@@ -72,8 +81,9 @@ def test_group_norm(group):
         check_both("aten::native_group_norm", x, weight, bias, *sizes, 1e-5)
     _, mean, rstd = torch.ops.aten.native_group_norm(x, w, b, *sizes, 1e-5)
     for mask in MASKS:
-        check("aten::native_group_norm_backward", torch.randn_like(x), x, mean, rstd, w, *sizes,
-              mask)
+        check(
+            "aten::native_group_norm_backward", torch.randn_like(x), x, mean, rstd, w, *sizes, mask
+        )
 
 
 BATCH_SHAPES = [(4, 3), (4, 3, 5), (2, 3, 4, 5), (2, 3, 2, 3, 4)]
@@ -100,8 +110,9 @@ def test_batch_norm_in_training(shape):
     check_both("aten::native_batch_norm", x, w, b, None, None, True, 0.1, 1e-5)
     check_both("aten::_native_batch_norm_legit.no_stats", x, w, None, True, 0.1, 1e-5)
     for training in (True, False):
-        check_both("aten::_native_batch_norm_legit_functional", x, w, b, mean, var, training, 0.3,
-                   1e-5)
+        check_both(
+            "aten::_native_batch_norm_legit_functional", x, w, b, mean, var, training, 0.3, 1e-5
+        )
     check("aten::_batch_norm_with_update_functional", x, w, b, mean, var, 0.3, 1e-5)
     check("aten::batch_norm_update_stats", x, None, None, 0.1)
 
@@ -132,8 +143,20 @@ def test_batch_norm_backward(shape):
             x, w, b, mean.clone(), var.clone(), train, 0.1, 1e-5
         )
         for weight in (w, None) if mask == MASKS[1] else (w,):
-            check("aten::native_batch_norm_backward", grad, x, weight, mean, var, save_mean,
-                  save_invstd, train, 1e-5, mask, atol=5e-5)
+            check(
+                "aten::native_batch_norm_backward",
+                grad,
+                x,
+                weight,
+                mean,
+                var,
+                save_mean,
+                save_invstd,
+                train,
+                1e-5,
+                mask,
+                atol=5e-5,
+            )
 
 
 def test_instance_norm_gradients():

@@ -52,15 +52,30 @@ def test_adam_beta_of_small_weight():
     """lerp takes its other form when 1 - beta1 >= 1/2."""
     p, g, m, v = lists(4)
     options = {"weight_decay": 0.0, "eps": 1e-8, "amsgrad": False, "maximize": False}
-    check_both("aten::_fused_adamw", p, g, m, v, [], steps(2), lr=1e-3, beta1=0.3, beta2=0.5,
-               **options)
+    check_both(
+        "aten::_fused_adamw", p, g, m, v, [], steps(2), lr=1e-3, beta1=0.3, beta2=0.5, **options
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_adam_dtypes(dtype):
     p, g, m, v = lists(4, dtype)
-    check_both("aten::_fused_adamw", p, g, m, v, [], steps(3), lr=1e-2, beta1=0.9, beta2=0.999,
-               weight_decay=0.1, eps=1e-8, amsgrad=False, maximize=False)
+    check_both(
+        "aten::_fused_adamw",
+        p,
+        g,
+        m,
+        v,
+        [],
+        steps(3),
+        lr=1e-2,
+        beta1=0.9,
+        beta2=0.999,
+        weight_decay=0.1,
+        eps=1e-8,
+        amsgrad=False,
+        maximize=False,
+    )
 
 
 def test_adam_first_step_is_exact():
@@ -97,8 +112,19 @@ def test_sgd(scale):
 
 def test_sgd_without_decay_keeps_infinite_parameters():
     p, g = [torch.tensor([np.inf, 1.0])], [torch.ones(2)]
-    check_both("aten::_fused_sgd", p, g, [], weight_decay=0.0, momentum=0.0, lr=0.1,
-               dampening=0.0, nesterov=False, maximize=False, is_first_step=False)
+    check_both(
+        "aten::_fused_sgd",
+        p,
+        g,
+        [],
+        weight_decay=0.0,
+        momentum=0.0,
+        lr=0.1,
+        dampening=0.0,
+        nesterov=False,
+        maximize=False,
+        is_first_step=False,
+    )
 
 
 @pytest.mark.parametrize("scale", ["none", "scaled", "overflow"])
@@ -107,8 +133,9 @@ def test_adagrad(scale):
     options = {"lr_decay": 0.01, "weight_decay": 0.1, "eps": 1e-10, "maximize": True,
                **scaling(scale)}  # fmt: skip
     check_both("aten::_fused_adagrad", p, g, sums, steps(4), lr=0.1, **options)
-    check_both("aten::_fused_adagrad.tensor_lr", p, g, sums, steps(4), lr=torch.tensor(0.1),
-               **options)
+    check_both(
+        "aten::_fused_adagrad.tensor_lr", p, g, sums, steps(4), lr=torch.tensor(0.1), **options
+    )
 
 
 @pytest.mark.parametrize("bad", [None, np.inf, np.nan])
@@ -124,5 +151,12 @@ def test_unscale(bad):
 @pytest.mark.parametrize(("found", "tracker"), [(0.0, 1), (0.0, 2), (1.0, 2)])
 def test_update_scale(found, tracker):
     for scale in (64.0, 3e38):
-        check_both("aten::_amp_update_scale", torch.tensor([scale]),
-                   torch.tensor([tracker], dtype=torch.int32), torch.tensor([found]), 2.0, 0.5, 3)
+        check_both(
+            "aten::_amp_update_scale",
+            torch.tensor([scale]),
+            torch.tensor([tracker], dtype=torch.int32),
+            torch.tensor([found]),
+            2.0,
+            0.5,
+            3,
+        )

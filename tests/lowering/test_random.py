@@ -23,7 +23,11 @@ N = 200_000
 
 
 def draw(
-    name: str, *args: Any, shape: tuple[int, ...] = (N,), dtype: str = "float32", seed: int = 3,
+    name: str,
+    *args: Any,
+    shape: tuple[int, ...] = (N,),
+    dtype: str = "float32",
+    seed: int = 3,
     offset: int = 0,
 ) -> Any:
     """The rule's results as the driver casts them. Tensor arguments are given as arrays."""
@@ -67,10 +71,14 @@ def test_continuous_distributions(dtype):
     fits(draw("uniform", SELF, -2.0, 3.0, dtype=dtype), lambda x: (x + 2) / 5)
     fits(draw("normal_functional", SELF, 1.0, 2.0, dtype=dtype), lambda x: normal_cdf((x - 1) / 2))
     fits(draw("exponential", SELF, 2.0, dtype=dtype), lambda x: 1 - np.exp(-2 * x))
-    fits(draw("cauchy", SELF, 1.0, 2.0, dtype=dtype),
-         lambda x: np.arctan((x - 1) / 2) / math.pi + 0.5)
-    fits(draw("log_normal", SELF, 0.5, 0.25, dtype=dtype),
-         lambda x: normal_cdf((np.log(x) - 0.5) / 0.25))
+    fits(
+        draw("cauchy", SELF, 1.0, 2.0, dtype=dtype),
+        lambda x: np.arctan((x - 1) / 2) / math.pi + 0.5,
+    )
+    fits(
+        draw("log_normal", SELF, 0.5, 0.25, dtype=dtype),
+        lambda x: normal_cdf((np.log(x) - 0.5) / 0.25),
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

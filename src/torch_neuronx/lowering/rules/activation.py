@@ -23,8 +23,6 @@ def _wide(out: Any, *xs: Any) -> tuple[Any, ...]:
     return tuple(cast(x, dtype) for x in xs)
 
 
-
-
 # --- piecewise linear --------------------------------------------------------------------------
 
 
@@ -56,9 +54,7 @@ def hardtanh(self: Any, min_val: Any = -1, max_val: Any = 1, *, out: Any) -> Any
 
 
 @lowers("aten::hardtanh_backward", exact=True)
-def hardtanh_backward(
-    grad_output: Any, self: Any, min_val: Any, max_val: Any, *, out: Any
-) -> Any:
+def hardtanh_backward(grad_output: Any, self: Any, min_val: Any, max_val: Any, *, out: Any) -> Any:
     """The gradient strictly inside the limits, else 0."""
     g, x, low, high = (cast(a, out.dtype) for a in (grad_output, self, min_val, max_val))
     return jnp.where((x <= low) | (x >= high), jnp.zeros((), g.dtype), g)
@@ -192,9 +188,7 @@ def gelu(self: Any, approximate: str = "none", *, out: Any) -> Any:
 
 
 @lowers("aten::gelu_backward")
-def gelu_backward(
-    grad_output: Any, self: Any, approximate: str = "none", *, out: Any
-) -> Any:
+def gelu_backward(grad_output: Any, self: Any, approximate: str = "none", *, out: Any) -> Any:
     """Gradient of gelu."""
     g, x = _wide(out, grad_output, self)
     if approximate == "tanh":
@@ -227,9 +221,7 @@ def _elu(x: Any, alpha: Any, scale: Any, input_scale: Any) -> Any:
 
 
 @lowers("aten::elu")
-def elu(
-    self: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1, *, out: Any
-) -> Any:
+def elu(self: Any, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1, *, out: Any) -> Any:
     """scale * x, or scale * alpha * (exp(input_scale * x) - 1) where x <= 0."""
     return _elu(*_wide(out, self, alpha, scale, input_scale))
 
@@ -254,9 +246,7 @@ def elu_backward(
     out: Any,
 ) -> Any:
     """Gradient of elu from its input or its result."""
-    g, x, alpha, scale, inner = _wide(
-        out, grad_output, self_or_result, alpha, scale, input_scale
-    )
+    g, x, alpha, scale, inner = _wide(out, grad_output, self_or_result, alpha, scale, input_scale)
     low = alpha * scale
     if is_result:
         negative = g * inner * (x + low)
@@ -274,9 +264,7 @@ def softplus(self: Any, beta: Any = 1, threshold: Any = 20, *, out: Any) -> Any:
 
 
 @lowers("aten::softplus_backward")
-def softplus_backward(
-    grad_output: Any, self: Any, beta: Any, threshold: Any, *, out: Any
-) -> Any:
+def softplus_backward(grad_output: Any, self: Any, beta: Any, threshold: Any, *, out: Any) -> Any:
     """Gradient of softplus."""
     g, x, beta, threshold = _wide(out, grad_output, self, beta, threshold)
     scaled = x * beta

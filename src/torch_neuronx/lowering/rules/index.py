@@ -110,12 +110,11 @@ def embedding_dense_backward(
 
 
 @lowers("aten::embedding_renorm", static=("norm_type",))
-def embedding_renorm(self: Any, indices: Any, max_norm: Any, norm_type: float, *,
-                     checks: Checks) -> Any:
+def embedding_renorm(
+    self: Any, indices: Any, max_norm: Any, norm_type: float, *, checks: Checks
+) -> Any:
     """Rows named by ``indices`` scaled down to norm ``max_norm`` where they exceed it."""
-    index, valid = _checked(
-        indices.reshape(-1), self.shape[0], checks, "IndexError", _OUT_OF_RANGE
-    )
+    index, valid = _checked(indices.reshape(-1), self.shape[0], checks, "IndexError", _OUT_OF_RANGE)
     dtype = op_math(dtype_name(self))
     rows = cast(_take(self, index, 0), dtype)
     norm = _norm(rows, norm_type, (1,))
@@ -265,8 +264,10 @@ def _scatter_sum(self: Any, where: Any, values: Any) -> Any:
     if name == "bool":
         return self.at[where].max(values, mode="drop", wrap_negative_indices=False)
     dtype = op_math(name)
-    result = cast(self, dtype).at[where].add(
-        cast(values, dtype), mode="drop", wrap_negative_indices=False
+    result = (
+        cast(self, dtype)
+        .at[where]
+        .add(cast(values, dtype), mode="drop", wrap_negative_indices=False)
     )
     return cast(result, name)
 
@@ -395,9 +396,7 @@ def index_fill(self: Any, dim: int, index: Any, value: Any, *, checks: Checks) -
     dim = _dim(dim, self.ndim)
     self, index = _one_dim(self, index)
     size = self.shape[dim]
-    index, valid = _checked(
-        index, size, checks, "IndexError", _bounds(dim, size), negative=True
-    )
+    index, valid = _checked(index, size, checks, "IndexError", _bounds(dim, size), negative=True)
     # A mask over the dimension, so that the fill is element-wise and not a scatter of rows.
     hit = jnp.zeros(size, bool).at[jnp.where(valid, index, size)].set(True, mode="drop")
     hit = hit.reshape((1,) * dim + (size,) + (1,) * (self.ndim - dim - 1))
@@ -407,9 +406,7 @@ def index_fill(self: Any, dim: int, index: Any, value: Any, *, checks: Checks) -
 # --- gather and scatter ------------------------------------------------------------------------
 
 
-def _positions(
-    shape: tuple[int, ...], dim: int, index: Any, checks: Checks
-) -> tuple[Any, Any]:
+def _positions(shape: tuple[int, ...], dim: int, index: Any, checks: Checks) -> tuple[Any, Any]:
     """Flat positions in an array of ``shape`` that ``index`` names along ``dim``, and validity."""
     size = shape[dim]
     index, valid = _checked(index, size, checks, "RuntimeError", _bounds(dim, size))
@@ -423,9 +420,7 @@ def _positions(
 
 
 @lowers("aten::gather", exact=True)
-def gather(
-    self: Any, dim: int, index: Any, sparse_grad: bool = False, *, checks: Checks
-) -> Any:
+def gather(self: Any, dim: int, index: Any, sparse_grad: bool = False, *, checks: Checks) -> Any:
     """``out[i][j] = self[index[i][j]][j]`` for dim 0, and so on."""
     shape = index.shape
     dim = _dim(dim, self.ndim)
@@ -440,11 +435,8 @@ def gather(
 Writer = Callable[[Any, Any, Any], Any]  # flat array, flat positions, values -> flat array
 
 
-def _scatter(
-    self: Any, dim: int, index: Any, src: Any, checks: Checks, write: Writer
-) -> Any:
-    """Runs ``write`` over flat arrays. ``src`` is a tensor at least as large as ``index``, or 0-d.
-    """
+def _scatter(self: Any, dim: int, index: Any, src: Any, checks: Checks, write: Writer) -> Any:
+    """Runs ``write`` over flat arrays. ``src`` is a tensor at least as large as ``index``, or 0-d."""
     shape = self.shape
     dim = _dim(dim, self.ndim)
     self, index = _one_dim(self, index)
@@ -572,8 +564,13 @@ def index_reduce(
     if source.ndim == 0:
         source = source.reshape(1)
     spread = index.reshape((1,) * dim + (-1,) + (1,) * (source.ndim - dim - 1))
-    index, valid = _checked(spread, max(self.shape, default=1) if self.ndim == 0 else
-                            self.shape[dim], checks, "IndexError", _OUT_OF_RANGE)
+    index, valid = _checked(
+        spread,
+        max(self.shape, default=1) if self.ndim == 0 else self.shape[dim],
+        checks,
+        "IndexError",
+        _OUT_OF_RANGE,
+    )
     index = jnp.broadcast_to(jnp.where(valid, index, -1), source.shape)
     # The second check never speaks first; it turns the marked rows into dropped writes.
     return _scatter(self, dim, index, source, Checks(), _reducer(reduce, include_self))
@@ -596,9 +593,7 @@ def take(self: Any, index: Any, *, checks: Checks) -> Any:
 
 
 @lowers("aten::put", exact=True)
-def put(
-    self: Any, index: Any, source: Any, accumulate: bool = False, *, checks: Checks
-) -> Any:
+def put(self: Any, index: Any, source: Any, accumulate: bool = False, *, checks: Checks) -> Any:
     """``self`` seen as flat, with ``source`` written or added at ``index``."""
     place, valid = _checked(
         index.reshape(-1), self.size, checks, "IndexError", _flat_bounds(self.size), negative=True

@@ -34,9 +34,7 @@ def _share(reduction: int, *xs: Any) -> float:
 # --- negative log likelihood -------------------------------------------------------------------
 
 
-def _targets(
-    target: Any, classes: int, ignore_index: int, checks: Checks
-) -> tuple[Any, Any]:
+def _targets(target: Any, classes: int, ignore_index: int, checks: Checks) -> tuple[Any, Any]:
     """Targets as int64 in [0, classes), and where they count."""
     target = target.astype(np.int64)
     counts = target != ignore_index
@@ -130,18 +128,14 @@ def mse_loss(self: Any, target: Any, reduction: int = 1, *, out: Any) -> Any:
 
 
 @lowers("aten::mse_loss_backward")
-def mse_loss_backward(
-    grad_output: Any, self: Any, target: Any, reduction: int, *, out: Any
-) -> Any:
+def mse_loss_backward(grad_output: Any, self: Any, target: Any, reduction: int, *, out: Any) -> Any:
     """2 (self - target) * grad."""
     g, x, t = _wide(out, grad_output, self, target)
     return (2 * _share(reduction, self, target)) * (x - t) * g
 
 
 @lowers("aten::smooth_l1_loss")
-def smooth_l1_loss(
-    self: Any, target: Any, reduction: int = 1, beta: Any = 1.0, *, out: Any
-) -> Any:
+def smooth_l1_loss(self: Any, target: Any, reduction: int = 1, beta: Any = 1.0, *, out: Any) -> Any:
     """d^2 / (2 beta) for |d| < beta, else |d| - beta / 2."""
     x, t, beta = _wide(out, self, target, beta)
     d = jnp.abs(x - t)
@@ -161,9 +155,7 @@ def smooth_l1_loss_backward(
 
 
 @lowers("aten::huber_loss")
-def huber_loss(
-    self: Any, target: Any, reduction: int = 1, delta: Any = 1.0, *, out: Any
-) -> Any:
+def huber_loss(self: Any, target: Any, reduction: int = 1, delta: Any = 1.0, *, out: Any) -> Any:
     """d^2 / 2 for |d| <= delta, else delta (|d| - delta / 2)."""
     x, t, delta = _wide(out, self, target, delta)
     d = jnp.abs(x - t)

@@ -63,9 +63,7 @@ class _Windows:
         """Element ``offset`` of every window."""
         lead = padded.ndim - self.n
         start = [o * d for o, d in zip(offset, self.dilation, strict=True)]
-        limit = [
-            a + (o - 1) * s + 1 for a, o, s in zip(start, self.out, self.stride, strict=True)
-        ]
+        limit = [a + (o - 1) * s + 1 for a, o, s in zip(start, self.out, self.stride, strict=True)]
         return lax.slice(
             padded,
             [0] * lead + start,
@@ -357,9 +355,12 @@ def _sum_ranges(x: Any, axis: int, start: np.ndarray, end: np.ndarray) -> Any:
     """Sums of ranges along ``axis``."""
     size, n = x.shape[axis], len(start)
     step = size // n if n else 0
-    if n and step * n == size and (start == np.arange(n) * step).all() and (
-        end == start + step
-    ).all():
+    if (
+        n
+        and step * n == size
+        and (start == np.arange(n) * step).all()
+        and (end == start + step).all()
+    ):
         shape = (*x.shape[:axis], n, step, *x.shape[axis + 1 :])
         return jnp.sum(x.reshape(shape), axis=axis + 1)
     place, valid = _cover(start, end)

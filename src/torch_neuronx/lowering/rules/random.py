@@ -160,9 +160,7 @@ def bernoulli_p(
 
 
 @lowers("aten::bernoulli")
-def bernoulli(
-    self: Any, generator: Any = None, *, out: Any, rng: Stream, checks: Checks
-) -> Any:
+def bernoulli(self: Any, generator: Any = None, *, out: Any, rng: Stream, checks: Checks) -> Any:
     """Ones with the probabilities that ``self`` holds."""
     chance = cast(self, "float32")
     checks.require((chance >= 0) & (chance <= 1), np.int64(0), "RuntimeError", _BAD_PROBABILITY)
