@@ -69,7 +69,7 @@ def _probabilities(scores: Any, logsumexp: Any) -> Any:
 
 
 def _keep(rng: Stream, shape: tuple[int, ...], dropout_p: Any) -> Any:
-    """Dropout factors: 0, or 1 / (1 - p). One uniform draw an attention weight, kept below 1 - p."""
+    """Dropout factors, 0 or 1 / (1 - p): one uniform draw a weight, kept below 1 - p."""
     p = cast(dropout_p, "float32")
     kept = rng.uniform(shape) < 1 - p
     return jnp.where(kept, 1 / (1 - p), jnp.zeros((), np.float32))

@@ -436,7 +436,7 @@ Writer = Callable[[Any, Any, Any], Any]  # flat array, flat positions, values ->
 
 
 def _scatter(self: Any, dim: int, index: Any, src: Any, checks: Checks, write: Writer) -> Any:
-    """Runs ``write`` over flat arrays. ``src`` is a tensor at least as large as ``index``, or 0-d."""
+    """Runs ``write`` over flat arrays. ``src`` is 0-d or at least as large as ``index``."""
     shape = self.shape
     dim = _dim(dim, self.ndim)
     self, index = _one_dim(self, index)

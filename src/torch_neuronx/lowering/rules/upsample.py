@@ -1,0 +1,163 @@
+"""Resizing of one to three trailing dimensions, with gradients.
+
+Every mode is a sum of a few weighted rows in each dimension in turn. Rows and weights depend on
+the sizes and scales alone, so they are computed here, in float32 as PyTorch's kernels do.
+Gradients are the transposes of the same sums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from torch_neuronx.lowering.dtypes import cast, np_dtype, op_math
+from torch_neuronx.lowering.table import lowers
+
+Ints = Sequence[int]
+# For each output position: the input rows (out, taps), and their weights, None for a plain copy.
+Taps = tuple[np.ndarray, "np.ndarray | None"]
+Axis = Callable[[int, int, float | None], Taps]
+
+
+def _ratio(size: int, out: int, scale: float | None) -> np.float32:
+    """Input steps an output step; a given scale counts, not the sizes."""
+    if scale is not None and scale > 0:
+        return np.float32(1.0 / scale)
+    return np.float32(size) / np.float32(out)
+
+
+def _nearest(shift: float) -> Axis:
+    def taps(size: int, out: int, scale: float | None) -> Taps:
+        position = (np.arange(out, dtype=np.float32) + np.float32(shift)) * _ratio(size, out, scale)
+        return np.minimum(np.floor(position).astype(np.int64), size - 1)[:, None], None
+
+    return taps
+
+
+def _source(size: int, out: int, scale: float | None, align_corners: bool) -> np.ndarray:
+    """Input coordinate of every output position."""
+    i = np.arange(out, dtype=np.float32)
+    if align_corners:
+        step = np.float32(size - 1) / np.float32(out - 1) if out > 1 else np.float32(0)
+        return i * step
+    return (i + np.float32(0.5)) * _ratio(size, out, scale) - np.float32(0.5)
+
+
+def _linear(align_corners: bool) -> Axis:
+    def taps(size: int, out: int, scale: float | None) -> Taps:
+        if size == out:  # as PyTorch does, whatever the scale says
+            rows = np.arange(out, dtype=np.int64)[:, None]
+            return np.repeat(rows, 2, axis=1), np.tile(np.float32([1, 0]), (out, 1))
+        x = np.maximum(_source(size, out, scale, align_corners), np.float32(0))
+        low = np.minimum(x.astype(np.int64), size - 1)
+        high = np.minimum(low + 1, size - 1)
+        share = np.clip(x - low.astype(np.float32), 0, 1).astype(np.float32)
+        return np.stack([low, high], 1), np.stack([np.float32(1) - share, share], 1)
+
+    return taps
+
+
+def _cubic(align_corners: bool) -> Axis:
+    a = np.float32(-0.75)
+
+    def near(x: np.ndarray) -> np.ndarray:
+        return ((a + 2) * x - (a + 3)) * x * x + 1
+
+    def far(x: np.ndarray) -> np.ndarray:
+        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+
+    def taps(size: int, out: int, scale: float | None) -> Taps:
+        x = _source(size, out, scale, align_corners)
+        low = np.floor(x)
+        t = x - low
+        rows = low.astype(np.int64)[:, None] + np.arange(-1, 3)
+        weights = np.stack([far(t + 1), near(t), near(1 - t), far(2 - t)], 1)
+        return np.clip(rows, 0, size - 1), weights.astype(np.float32)
+
+    return taps
+
+
+def _resize(x: Any, size: Ints, scales: Sequence[float | None], axis_taps: Axis) -> Any:
+    n = len(size)
+    for a in range(n):
+        axis = x.ndim - n + a
+        rows, weights = axis_taps(x.shape[axis], size[a], scales[a])
+        shape = [1] * x.ndim
+        shape[axis] = size[a]
+        total: Any = None
+        for tap in range(rows.shape[1]):
+            part = jnp.take(x, jnp.asarray(rows[:, tap]), axis=axis, mode="clip")
+            if weights is not None:
+                part = part * jnp.asarray(weights[:, tap].reshape(shape), x.dtype)
+            total = part if total is None else total + part
+        x = total
+    return x
+
+
+def _forward(x: Any, out: Any, n: int, scales: Sequence[float | None], taps: Axis) -> Any:
+    return _resize(x, out.shape[-n:], scales, taps)
+
+
+def _backward(grad: Any, out: Any, n: int, scales: Sequence[float | None], taps: Axis) -> Any:
+    dtype = op_math(out.dtype)
+    g = cast(grad, dtype)
+    if 0 in out.shape or g.size == 0:
+        return jnp.zeros(out.shape, g.dtype)
+    x = jax.ShapeDtypeStruct(out.shape, np_dtype(dtype))
+    return jax.linear_transpose(lambda a: _resize(a, g.shape[-n:], scales, taps), x)(g)[0]
+
+
+_SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
+
+
+def _nearest_rules(name: str, n: int, taps: Axis) -> None:
+    static = _SCALES[n]
+
+    @lowers(f"aten::{name}{n}d", static=static, exact=True)
+    def forward(self: Any, output_size: Ints, *scales: float | None, out: Any) -> Any:
+        """The nearest input element for each output element."""
+        return _forward(self, out, n, scales, taps)
+
+    @lowers(f"aten::{name}{n}d_backward", static=static)
+    def backward(
+        grad_output: Any, output_size: Ints, input_size: Ints, *scales: float | None, out: Any
+    ) -> Any:
+        """Sums of the gradients of all outputs that an input element supplied."""
+        return _backward(grad_output, out, n, scales, taps)
+
+
+def _weighted_rules(name: str, n: int, taps: Callable[[bool], Axis]) -> None:
+    static = _SCALES[n]
+
+    @lowers(f"aten::{name}", static=static)
+    def forward(
+        self: Any, output_size: Ints, align_corners: bool, *scales: float | None, out: Any
+    ) -> Any:
+        """Interpolation between neighbouring input elements."""
+        x = cast(self, op_math(out.dtype))
+        return _forward(x, out, n, scales, taps(align_corners))
+
+    @lowers(f"aten::{name}_backward", static=static)
+    def backward(
+        grad_output: Any,
+        output_size: Ints,
+        input_size: Ints,
+        align_corners: bool,
+        *scales: float | None,
+        out: Any,
+    ) -> Any:
+        """The transpose of the interpolation."""
+        return _backward(grad_output, out, n, scales, taps(align_corners))
+
+
+for _n in (1, 2, 3):
+    _nearest_rules("upsample_nearest", _n, _nearest(0.0))
+    _nearest_rules("_upsample_nearest_exact", _n, _nearest(0.5))
+_weighted_rules("upsample_linear1d", 1, _linear)
+_weighted_rules("upsample_bilinear2d", 2, _linear)
+_weighted_rules("upsample_trilinear3d", 3, _linear)
+_weighted_rules("upsample_bicubic2d", 2, _cubic)
