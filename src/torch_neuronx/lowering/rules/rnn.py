@@ -1,7 +1,8 @@
 """Fused cells of recurrent networks, as nn.LSTM, nn.GRU and their cells reach them.
 
-The workspace holds what the backward pass needs. Its layout is ours, within the sizes that
-PyTorch's meta kernel gives: gate activations side by side along dimension 1.
+The workspace holds what the backward pass needs, side by side along dimension 1: (N, 4 H) for
+LSTM, (N, 5 H) for GRU, the sizes of PyTorch's own kernels. PyTorch 2.13 has no meta kernel for the
+GRU cell; its results follow from hx (N, H).
 """
 
 from __future__ import annotations
