@@ -33,6 +33,7 @@ def test_weighted(name, align, size, out):
     x = torch.randn(2, 3, *size)
     check(f"aten::{name}", x, list(out), align)
     check(f"aten::{name}", x.bfloat16(), list(out), align)
+    check(f"aten::{name}", x.double(), list(out), align, exact_float64=True, rtol=1e-12, atol=1e-12)
     grad = torch.randn(2, 3, *out)
     check(f"aten::{name}_backward", grad, list(out), list(x.shape), align)
 

@@ -1,8 +1,8 @@
 """Resizing of one to three trailing dimensions, with gradients.
 
 Every mode is a sum of a few weighted rows in each dimension in turn. Rows and weights depend on
-the sizes and scales alone, so they are computed here, in float32 as PyTorch's kernels do.
-Gradients are the transposes of the same sums.
+the sizes and scales alone, so they are computed here, in the dtype of the sum as PyTorch does
+(nearest modes in float32). Gradients are the transposes of the same sums.
 """
 
 from __future__ import annotations
@@ -20,63 +20,66 @@ from torch_neuronx.lowering.table import lowers
 Ints = Sequence[int]
 # For each output position: the input rows (out, taps), and their weights, None for a plain copy.
 Taps = tuple[np.ndarray, "np.ndarray | None"]
-Axis = Callable[[int, int, float | None], Taps]
+Axis = Callable[[int, int, float | None, np.dtype], Taps]
 
 
-def _ratio(size: int, out: int, scale: float | None) -> np.float32:
+def _ratio(size: int, out: int, scale: float | None, dtype: Any) -> Any:
     """Input steps an output step; a given scale counts, not the sizes."""
     if scale is not None and scale > 0:
-        return np.float32(1.0 / scale)
-    return np.float32(size) / np.float32(out)
+        return dtype.type(1.0 / scale)
+    return dtype.type(size) / dtype.type(out)
 
 
 def _nearest(shift: float) -> Axis:
-    def taps(size: int, out: int, scale: float | None) -> Taps:
-        position = (np.arange(out, dtype=np.float32) + np.float32(shift)) * _ratio(size, out, scale)
+    single = np.dtype(np.float32)
+
+    def taps(size: int, out: int, scale: float | None, dtype: np.dtype) -> Taps:
+        i = np.arange(out, dtype=single) + single.type(shift)
+        position = i * _ratio(size, out, scale, single)
         return np.minimum(np.floor(position).astype(np.int64), size - 1)[:, None], None
 
     return taps
 
 
-def _source(size: int, out: int, scale: float | None, align_corners: bool) -> np.ndarray:
+def _source(
+    size: int, out: int, scale: float | None, align_corners: bool, dtype: np.dtype
+) -> np.ndarray:
     """Input coordinate of every output position."""
-    i = np.arange(out, dtype=np.float32)
+    i = np.arange(out, dtype=dtype)
     if align_corners:
-        step = np.float32(size - 1) / np.float32(out - 1) if out > 1 else np.float32(0)
-        return i * step
-    return (i + np.float32(0.5)) * _ratio(size, out, scale) - np.float32(0.5)
+        return i * (dtype.type(size - 1) / dtype.type(max(out - 1, 1)))
+    half = dtype.type(0.5)
+    return (i + half) * _ratio(size, out, scale, dtype) - half
 
 
 def _linear(align_corners: bool) -> Axis:
-    def taps(size: int, out: int, scale: float | None) -> Taps:
-        if size == out:  # as PyTorch does, whatever the scale says
-            rows = np.arange(out, dtype=np.int64)[:, None]
-            return np.repeat(rows, 2, axis=1), np.tile(np.float32([1, 0]), (out, 1))
-        x = np.maximum(_source(size, out, scale, align_corners), np.float32(0))
+    def taps(size: int, out: int, scale: float | None, dtype: np.dtype) -> Taps:
+        if size == out:  # a copy, as PyTorch has it, whatever the scale says
+            return np.arange(out, dtype=np.int64)[:, None], None
+        x = np.maximum(_source(size, out, scale, align_corners, dtype), 0)
         low = np.minimum(x.astype(np.int64), size - 1)
         high = np.minimum(low + 1, size - 1)
-        share = np.clip(x - low.astype(np.float32), 0, 1).astype(np.float32)
-        return np.stack([low, high], 1), np.stack([np.float32(1) - share, share], 1)
+        share = np.clip(x - low.astype(dtype), 0, 1)
+        return np.stack([low, high], 1), np.stack([1 - share, share], 1)
 
     return taps
 
 
 def _cubic(align_corners: bool) -> Axis:
-    a = np.float32(-0.75)
-
-    def near(x: np.ndarray) -> np.ndarray:
+    def near(x: np.ndarray, a: Any) -> np.ndarray:
         return ((a + 2) * x - (a + 3)) * x * x + 1
 
-    def far(x: np.ndarray) -> np.ndarray:
+    def far(x: np.ndarray, a: Any) -> np.ndarray:
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
-    def taps(size: int, out: int, scale: float | None) -> Taps:
-        x = _source(size, out, scale, align_corners)
+    def taps(size: int, out: int, scale: float | None, dtype: np.dtype) -> Taps:
+        a = dtype.type(-0.75)
+        x = _source(size, out, scale, align_corners, dtype)
         low = np.floor(x)
         t = x - low
         rows = low.astype(np.int64)[:, None] + np.arange(-1, 3)
-        weights = np.stack([far(t + 1), near(t), near(1 - t), far(2 - t)], 1)
-        return np.clip(rows, 0, size - 1), weights.astype(np.float32)
+        weights = np.stack([far(t + 1, a), near(t, a), near(1 - t, a), far(2 - t, a)], 1)
+        return np.clip(rows, 0, size - 1), weights
 
     return taps
 
@@ -85,7 +88,7 @@ def _resize(x: Any, size: Ints, scales: Sequence[float | None], axis_taps: Axis)
     n = len(size)
     for a in range(n):
         axis = x.ndim - n + a
-        rows, weights = axis_taps(x.shape[axis], size[a], scales[a])
+        rows, weights = axis_taps(x.shape[axis], size[a], scales[a], np.dtype(x.dtype))
         shape = [1] * x.ndim
         shape[axis] = size[a]
         total: Any = None
