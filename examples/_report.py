@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -84,9 +83,25 @@ def summarize(events: list[dict[str, Any]]) -> dict[str, Any]:
     return {"count": len(events), "by_source": sources, **seconds}
 
 
-def steady(seconds: list[float]) -> float:
-    """The median of the second half: what a step takes once everything is warm."""
-    return statistics.median(seconds[len(seconds) // 2 :])
+UNEVEN = 1.5  # a p90 this many times the p10 means that something disturbed the run
+
+
+def steady(seconds: list[float]) -> dict[str, Any]:
+    """What a step takes once warm: p10, median and p90 of every step but the first, their sum.
+
+    All of them, not a calm part: on a shared machine PyTorch's CPU threads wait actively for each
+    other, and steps then fall into two groups that one median would hide. ``uneven`` says that the
+    times should not be compared.
+    """
+    warm = sorted(seconds[1:] or seconds)
+    p10, median, p90 = (warm[int(q * (len(warm) - 1))] for q in (0.1, 0.5, 0.9))
+    return {
+        "p10_s": p10,
+        "median_s": median,
+        "p90_s": p90,
+        "sum_s": sum(seconds),
+        "uneven": p90 > UNEVEN * p10,
+    }
 
 
 class Progress:

