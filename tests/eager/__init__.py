@@ -1,0 +1,1 @@
+"""Tests of eager operators on the device."""
