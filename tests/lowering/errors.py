@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from tests.lowering.harness import _Builder, flatten, full_arguments, name_of, overload_of
@@ -44,7 +45,7 @@ def check_error(name: str, *args: Any, **kwargs: Any) -> list[np.ndarray]:
         )
         buffers = builder.buffers
         if "rng" in rule.wants:
-            buffers = [*buffers, np.uint64(7), np.uint64(0)]
+            buffers = [*buffers, jnp.uint64(7), jnp.uint64(0)]
         outputs = tuple(ir.Array(name_of(t.dtype), tuple(t.shape)) for t in meta)
         program = ir.Program(
             params=tuple(builder.params),
