@@ -32,9 +32,22 @@ RENAMED = {
 }
 FACTORY_OPTIONS = {"dtype", "layout", "device", "pin_memory"}
 # Kernels of ours in C++: they call the rule themselves or need none.
-OWN = {"aten::equal", "aten::_local_scalar_dense", "aten::_to_copy", "aten::copy", "aten::copy.out"}
-# Kernels that C++ calls: copies within the device (`_copy_from`).
-INTERNAL = {"aten::copy_"}
+OWN = {
+    "aten::_index_put_impl_",
+    "aten::_local_scalar_dense",
+    "aten::_to_copy",
+    "aten::copy",
+    "aten::copy.out",
+    "aten::equal",
+    "aten::index.Tensor_out",
+    "aten::index_put",
+    "aten::masked_select",
+    "aten::masked_select.out",
+    "aten::nonzero",
+    "aten::nonzero.out",
+}
+# Rules that C++ kernels call (csrc/torch/dispatch/{copies,dynamic}.cc).
+INTERNAL = {"aten::copy_", "aten::index.Tensor", "aten::index_put_", "aten::nonzero_static"}
 
 
 def schemas() -> dict[str, Any]:

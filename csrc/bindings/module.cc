@@ -130,7 +130,7 @@ std::shared_ptr<const Plan> make_plan(const py::object& kernel, const py::list& 
   return plan;
 }
 
-void kernel_ready(KernelHandle& handle, const ExecutableHandle& executable,
+void kernel_ready(KernelHandle& handle, const ExecutableHandle& executable, size_t bytes,
                   std::vector<int32_t> kept, std::vector<int32_t> writes,
                   const std::vector<std::pair<std::string, std::string>>& checks,
                   std::string reload_key) {
@@ -139,7 +139,7 @@ void kernel_ready(KernelHandle& handle, const ExecutableHandle& executable,
   signature.writes = std::move(writes);
   for (const auto& [exception, message] : checks) signature.checks.push_back({exception, message});
   py::gil_scoped_release no_gil;
-  handle.kernel->set_ready(std::move(signature), executable.executable, &runtime().store,
+  handle.kernel->set_ready(std::move(signature), executable.executable, bytes, &runtime().store,
                            std::move(reload_key));
 }
 

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kNumberCacheLimit = 4096;
 constexpr size_t kPruneAbove = 64;
 constexpr size_t kRunAheadLimit = 8192;  // launches in flight before issuing waits for the oldest
-constexpr size_t kWordLimit = 256;
+constexpr size_t kWordLimit = 256;  // error words kept before the oldest are looked at
 
 std::string at_line(const std::string& line) { return line.empty() ? "" : ", issued at " + line; }
 
@@ -193,10 +193,33 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
   if (!signature.checks.empty()) {
     words_.push_back({Ref<DeviceBuffer>(new DeviceBuffer(Buffer(client_->api(), results[next]))),
                       launch.kernel, launch.line ? *launch.line : std::string()});
+    if (words_.size() > kWordLimit) look_at_oldest_words();
   }
-  in_flight_.push_back({Event(client_->api(), event), launch.kernel});
-  if (in_flight_.size() > kPruneAbove) prune();
+  Event done(client_->api(), event);
+  // Small programs are over when the call returns.
+  if (!done.ready() || !done.status().ok()) {
+    in_flight_.push_back({std::move(done), launch.kernel});
+    if (in_flight_.size() > kPruneAbove) prune();
+  }
   counters().launches.add();
+}
+
+std::optional<DeviceError> Device::error_of(const ErrorWord& word) {
+  int64_t value[2] = {0, 0};
+  // A failed read has its cause in a failed launch, which is reported by itself.
+  if (!word.buffer->buffer().read(value, sizeof(value)).ok() || value[0] == 0) return std::nullopt;
+  const IndexCheck& check = word.kernel->signature().checks[value[0] - 1];
+  std::string text = replaced(check.message, value[1]);
+  text += " (" + word.kernel->name() + at_line(word.line) + ")";
+  return DeviceError{check.exception, text};
+}
+
+// A program that never synchronises must not keep every word it ever made.
+void Device::look_at_oldest_words() {
+  for (size_t i = 0; i < kWordLimit / 2; ++i) {
+    if (std::optional<DeviceError> error = error_of(words_.front())) record_error(*error);
+    words_.pop_front();
+  }
 }
 
 bool Device::submit(const Launch& launch) {
@@ -309,14 +332,8 @@ std::optional<DeviceError> Device::synchronize(std::unique_lock<std::mutex>& loc
       errors.push_back({"RuntimeError", launch.kernel->name() + ": " + status.message()});
     }
   }
-  for (ErrorWord& word : words) {
-    int64_t value[2] = {0, 0};
-    Result<Event> copied = word.buffer->buffer().to_host(value, sizeof(value));
-    if (!copied.ok() || !copied.value().await().ok() || value[0] == 0) continue;
-    const IndexCheck& check = word.kernel->signature().checks[value[0] - 1];
-    std::string text = replaced(check.message, value[1]);
-    if (!word.line.empty()) text += " (" + word.kernel->name() + at_line(word.line) + ")";
-    errors.push_back({check.exception, text});
+  for (const ErrorWord& word : words) {
+    if (std::optional<DeviceError> error = error_of(word)) errors.push_back(*error);
   }
   words.clear();
   lock.lock();

@@ -106,6 +106,8 @@ class Device {
   void launch_now(const Launch& launch, Executable& executable);
   void poison(const Launch& launch, std::shared_ptr<const std::string> why);
   void prune();
+  static std::optional<DeviceError> error_of(const ErrorWord& word);
+  void look_at_oldest_words();
 
   const int index_;
   Client* const client_;

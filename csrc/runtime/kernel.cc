@@ -8,11 +8,11 @@
 namespace tn {
 
 void Kernel::set_ready(KernelSignature signature, std::shared_ptr<Executable> executable,
-                       ExecutableStore* store, std::string reload_key) {
+                       size_t bytes, ExecutableStore* store, std::string reload_key) {
   {
     std::lock_guard lock(mutex_);
     signature_ = std::move(signature);
-    executable_bytes_ = executable->generated_code_bytes();
+    executable_bytes_ = bytes;
     executable_ = std::move(executable);
     store_ = store;
     reload_key_ = std::move(reload_key);

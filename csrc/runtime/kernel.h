@@ -48,8 +48,9 @@ class Kernel {
   // Valid when failed: what to raise.
   const std::string& error() const { return error_; }
 
-  // `reload_key` is what the store's loader gets when the executable was evicted.
-  void set_ready(KernelSignature signature, std::shared_ptr<Executable> executable,
+  // `reload_key` is what the store's loader gets when the executable was evicted, `bytes` what it
+  // counts for meanwhile (plugins do not say: the size of its serialized form).
+  void set_ready(KernelSignature signature, std::shared_ptr<Executable> executable, size_t bytes,
                  ExecutableStore* store, std::string reload_key);
   void set_failed(std::string error);
   // Blocks up to `seconds`; true when no longer pending.

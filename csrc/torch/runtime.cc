@@ -210,18 +210,28 @@ void synchronize(Device& device) {
 std::string python_line() {
   if (!Py_IsInitialized()) return {};
   PyGILState_STATE gil = PyGILState_Ensure();
+  std::string innermost;
   std::string text;
-  if (PyFrameObject* frame = PyEval_GetFrame()) {
+  PyFrameObject* frame = PyEval_GetFrame();
+  Py_XINCREF(frame);
+  while (frame && text.empty()) {
     PyCodeObject* code = PyFrame_GetCode(frame);
     if (const char* file = PyUnicode_AsUTF8(code->co_filename)) {
-      text = std::string(file) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
+      const std::string here = std::string(file) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
+      if (innermost.empty()) innermost = here;
+      const std::string_view path(file);
+      if (path.find("/torch/") == path.npos && path.find("/torch_neuronx/") == path.npos) text = here;
     } else {
       PyErr_Clear();
     }
     Py_DECREF(code);
+    PyFrameObject* outer = PyFrame_GetBack(frame);
+    Py_DECREF(frame);
+    frame = outer;
   }
+  Py_XDECREF(frame);
   PyGILState_Release(gil);
-  return text;
+  return text.empty() ? innermost : text;
 }
 
 }  // namespace tn::torch_glue

@@ -64,7 +64,8 @@ Layout fresh_layout(DType dtype, c10::IntArrayRef sizes);
 // Waits for everything on a device and raises its earliest error.
 void synchronize(Device& device);
 
-// The innermost Python line being run, as "file.py:12"; empty without one.
+// The innermost Python line being run outside torch and this package (else the innermost of all),
+// as "file.py:12"; empty without one.
 std::string python_line();
 
 }  // namespace tn::torch_glue

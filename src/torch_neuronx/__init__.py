@@ -65,24 +65,50 @@ def compile_events() -> list[dict[str, Any]]:
     return session.events()
 
 
+# What C++ calls back. Each imports what it needs at its first call, so that `import torch` does not.
+
+
+def _start() -> None:
+    from torch_neuronx.neuron import startup
+
+    startup.start()
+
+
+def _device_count() -> int:
+    from torch_neuronx.neuron import startup
+
+    return startup.device_count()
+
+
+def _plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
+    from torch_neuronx.compiler import planning
+    from torch_neuronx.eager import planner  # noqa: F401  registers itself for operators
+
+    return planning.plan(name, call, values)
+
+
+def _on_fallback(overload: str, values: list[Any]) -> None:
+    from torch_neuronx.eager import tracking
+
+    tracking.on_fallback(overload, values)
+
+
 def _register() -> None:
     """Rename PrivateUse1, load the extension and hand it the Python callbacks. Called once."""
     import torch
 
     from torch_neuronx import _C, neuron
-    from torch_neuronx.compiler import overloads, planning
-    from torch_neuronx.eager import planner, tracking  # noqa: F401  registers the planner
-    from torch_neuronx.neuron import startup
+    from torch_neuronx.compiler import overloads
 
     torch.utils.rename_privateuse1_backend("neuron")
     torch._register_device_module("neuron", neuron)
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
-    _C.set_starter(startup.start)
-    _C.set_device_counter(startup.device_count)
-    _C.set_planner(planning.plan)
-    _C.set_fallback_hook(tracking.on_fallback)
+    _C.set_starter(_start)
+    _C.set_device_counter(_device_count)
+    _C.set_planner(_plan)
+    _C.set_fallback_hook(_on_fallback)
     overloads.register()
 
 

@@ -45,8 +45,7 @@ void read_buffer(const at::Tensor& tensor, void* destination, size_t bytes) {
       if (status.ok()) {
         Ref<DeviceBuffer> held = storage->buffer;
         lock.unlock();
-        Result<Event> copied = held->buffer().to_host(destination, bytes);
-        status = copied.ok() ? copied.value().await() : copied.status();
+        status = held->buffer().read(destination, bytes);
         held = {};
         lock.lock();
       }

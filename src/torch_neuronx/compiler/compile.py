@@ -67,6 +67,7 @@ class Compiled:
     ``checks`` (exception name and message each), ``rng_increment``, ``aliases`` (result index ->
     kept parameter's index) and what the caller gave as ``extra_meta`` (as JSON gives it back).
     ``source``: "l1" and "l2" were loaded from the disk, "compiled" was compiled here.
+    ``size_bytes``: of the serialized form, 0 if not known.
     """
 
     handle: Any
@@ -75,6 +76,7 @@ class Compiled:
     lower_s: float
     compile_s: float
     load_s: float
+    size_bytes: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,7 +345,7 @@ class Compiler:
                 flight.name, reply.module, choice, program
             )
             compiled = Compiled(
-                handle, _restore(described, extra), source, reply.seconds, compile_s, load_s
+                handle, _restore(described, extra), source, reply.seconds, compile_s, load_s, size
             )
             self._record(flight.name, compiled, size)
             # Whoever waits goes on now; the key stays under way until it is stored, so that
@@ -375,7 +377,7 @@ class Compiler:
             source = "l1"
             handle, load_s, size = loaded
         meta = _restore(entry.meta["program"], extra)
-        compiled = Compiled(handle, meta, source, 0.0, compile_s, load_s)
+        compiled = Compiled(handle, meta, source, 0.0, compile_s, load_s, size)
         self._record(name, compiled, size)
         return compiled
 

@@ -79,11 +79,11 @@ def compile(name: str, key: bytes, program: Program, shape: Shape) -> Any:
     future = session.compiler().submit(key, lambda: program, extra, name=name)
 
     def done(future: Future[Compiled]) -> None:
-        error = future.exception()
-        if error is not None:
-            kernel.set_failed(f"{name}: {error}")
-            return
-        session.make_ready(kernel, future.result(), tuple(shape.writes), key)
+        # Launches wait for this kernel: it must become ready or failed, whatever happens here.
+        try:
+            session.make_ready(kernel, future.result(), tuple(shape.writes), key)
+        except BaseException as error:
+            kernel.set_failed(f"{name}: {type(error).__name__}: {error}")
 
     future.add_done_callback(done)
     compiled = session.compiler().wait(future) if shape.uses_rng else None

@@ -87,6 +87,7 @@ def make_ready(kernel: _C.Kernel, compiled: Compiled, writes: tuple[int, ...], k
     reload_key = json.dumps([base64.b85encode(key).decode(), meta["source"]])
     kernel.set_ready(
         compiled.handle,
+        compiled.size_bytes,
         list(meta["kept"]),
         list(writes),
         [tuple(check) for check in meta["checks"]],

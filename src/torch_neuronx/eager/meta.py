@@ -9,6 +9,9 @@ import torch
 
 from torch_neuronx.eager import schemas
 
+# An error is worth no more memory than this to word it as CPU does.
+_MAX_PROBE_BYTES = 64 << 20
+
 
 def to_meta(value: Any, seen: dict[int, torch.Tensor]) -> Any:
     """``value`` with device tensors replaced by meta tensors; one object stays one object."""
@@ -32,9 +35,41 @@ def run(schema: schemas.Schema, values: list[Any]) -> Any:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the real call warns
         try:
-            return schemas.call(schema.op, schema.arguments, values)
-        except NotImplementedError:
-            return _run_fake(schema, values)
+            try:
+                return schemas.call(schema.op, schema.arguments, values)
+            except NotImplementedError:
+                return _run_fake(schema, values)
+        except Exception as error:
+            raise _as_on_cpu(schema, values, error) from None
+
+
+def _as_on_cpu(schema: schemas.Schema, values: list[Any], error: Exception) -> Exception:
+    """What CPU raises for the call, if it does: some meta kernels have words of their own."""
+    total = sum(t.untyped_storage().nbytes() for t in _tensors(values))
+    if total > _MAX_PROBE_BYTES:
+        return error
+    seen: dict[int, torch.Tensor] = {}
+
+    def on_cpu(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.device.type == "meta":
+            if id(value) not in seen:
+                probe = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+                probe.untyped_storage().fill_(0)
+                seen[id(value)] = probe
+            return seen[id(value)]
+        return [on_cpu(v) for v in value] if isinstance(value, list) else value
+
+    try:
+        schemas.call(schema.op, schema.arguments, [on_cpu(v) for v in values])
+    except Exception as own:
+        return own
+    return error
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    return [t for v in values for t in _tensors(v)] if isinstance(values, list) else []
 
 
 def _run_fake(schema: schemas.Schema, values: list[Any]) -> Any:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from torch_neuronx import _C, config, plugins
-from torch_neuronx.neuron import startup, target
+from torch_neuronx import _C, config
+from torch_neuronx.neuron import target
 
 DeviceLike = torch.device | int | str | None
 
@@ -61,6 +61,8 @@ def _checked(device: DeviceLike) -> int:
 
 def is_available() -> bool:
     """Whether a plugin is there to run the device. Starts nothing."""
+    from torch_neuronx import plugins
+
     try:
         return Path(plugins.resolve(config.get("TORCH_NEURONX_PJRT_PLUGIN"))).is_file()
     except (RuntimeError, OSError):
@@ -79,6 +81,8 @@ def init() -> None:
             "Cannot re-initialize the neuron device in a forked subprocess. To use it with "
             "multiprocessing, use the 'spawn' start method."
         )
+    from torch_neuronx.neuron import startup
+
     startup.start()
 
 
@@ -111,6 +115,8 @@ def get_device_name(device: DeviceLike = None) -> str:
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
     """Properties of a device; starts the runtime."""
+    from torch_neuronx import plugins
+
     _checked(device)
     init()
     info = _C.platform()

@@ -40,7 +40,8 @@ def start() -> None:
             if name in plugins.CPU_PLUGINS
         }
         options = {"cpu_device_count": devices} if is_cpu else {}
-        with _worker_threads(config.get("TORCH_NEURONX_CPU_THREADS")):
+        threads = config.get("TORCH_NEURONX_CPU_THREADS")
+        with _environment(NPROC=str(threads), TF_CPP_MIN_LOG_LEVEL=_log_level()):
             _C.start(
                 path,
                 options,
@@ -53,15 +54,24 @@ def start() -> None:
             )
 
 
+def _log_level() -> str:
+    """The plugin's own log stays silent below fatal errors, unless somebody asks for it."""
+    if config.get("TORCH_NEURONX_LOG_LEVEL") >= 3:
+        return "0"
+    return os.environ.get("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
 @contextlib.contextmanager
-def _worker_threads(count: int) -> Iterator[None]:
-    """XLA's CPU plugin sizes its thread pool from NPROC (decision D18)."""
-    before = os.environ.get("NPROC")
-    os.environ["NPROC"] = str(count)
+def _environment(**values: str) -> Iterator[None]:
+    """Variables that the plugin reads while it starts: XLA's CPU plugin sizes its thread pool from
+    NPROC (decision D18). The process's own environment is as before afterwards."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["NPROC"]
-        else:
-            os.environ["NPROC"] = before
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
