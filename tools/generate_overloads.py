@@ -25,7 +25,10 @@ PATH = Path(__file__).resolve().parent.parent / "src/torch_neuronx/compiler/over
 
 # Functional forms that are not found by dropping the underscore.
 RENAMED = {
+    "aten::floor_divide_.Tensor": "aten::floor_divide",
     "aten::normal_": "aten::normal_functional",
+    "aten::pow_.Scalar": "aten::pow.Tensor_Scalar",
+    "aten::pow_.Tensor": "aten::pow.Tensor_Tensor",
     "aten::bernoulli_.float": "aten::bernoulli.p",
     "aten::bernoulli_.Tensor": "aten::bernoulli.Tensor",
     "aten::random_.from": "aten::random.from",
@@ -110,7 +113,7 @@ def policies(schema: Any, rule: table.Rule) -> list[str]:
         elif a.name in rule.static_one:
             result.append("static_one")
         else:
-            result.append("operand")
+            result.append("wide" if rule.exact else "operand")
     while result and result[-1] == "static":
         result.pop()
     return result
@@ -153,7 +156,9 @@ def rows() -> list[dict[str, Any]]:
         result[base] = row(base, kind, schema, rule)
         packet, _, overload = base.partition(".")
         inplace = renamed.get(base, packet + "_" + (f".{overload}" if overload else ""))
-        if inplace in known and eligible(inplace, known[inplace]):
+        if RENAMED.get(inplace, base) == base and inplace in known and eligible(
+            inplace, known[inplace]
+        ):
             result[inplace] = row(inplace, "inplace", known[inplace], rule)
         wanted = arguments(schema)
         for name in by_packet.get(packet, []):

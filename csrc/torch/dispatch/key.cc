@@ -211,6 +211,10 @@ void CallKey::add_number(uint64_t bits, DType dtype, bool weak) {
 void CallKey::add_scalar(const c10::IValue& value, NumberPolicy policy) {
   if (value.isDouble()) {
     const double number = value.toDouble();
+    if (policy == NumberPolicy::kWide) {
+      add_number(bits_of(number), DType::kF64, true);
+      return;
+    }
     if (policy == NumberPolicy::kOperand ||
         (policy == NumberPolicy::kStaticOne && number != 1.0)) {
       doubles_.push_back(static_cast<int16_t>(parameters.size()));
@@ -220,7 +224,7 @@ void CallKey::add_scalar(const c10::IValue& value, NumberPolicy policy) {
     words.push_back(kDouble);
     words.push_back(bits_of(number));
   } else if (value.isBool()) {
-    if (policy == NumberPolicy::kOperand) {
+    if (policy == NumberPolicy::kOperand || policy == NumberPolicy::kWide) {
       add_number(value.toBool() ? 1 : 0, DType::kBool, true);
       return;
     }
@@ -232,7 +236,8 @@ void CallKey::add_scalar(const c10::IValue& value, NumberPolicy policy) {
     words.push_back(bits_of(number.imag()));
   } else {
     const int64_t number = value.toInt();
-    if (policy == NumberPolicy::kOperand || (policy == NumberPolicy::kStaticOne && number != 1)) {
+    if (policy == NumberPolicy::kOperand || policy == NumberPolicy::kWide ||
+        (policy == NumberPolicy::kStaticOne && number != 1)) {
       add_number(static_cast<uint64_t>(number), DType::kI64, true);
       return;
     }

@@ -22,6 +22,7 @@ enum class NumberPolicy : uint8_t {
   kStatic,     // enters the key
   kOperand,    // a launch parameter
   kStaticOne,  // enters the key when it equals 1, else a launch parameter
+  kWide,       // a launch parameter; floating-point ones always as float64
 };
 
 struct Parameter {

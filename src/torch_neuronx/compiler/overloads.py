@@ -14,7 +14,7 @@ from pathlib import Path
 from torch_neuronx import _C
 
 # Numbers of csrc/torch/dispatch/key.h's NumberPolicy.
-POLICIES = {"static": 0, "operand": 1, "static_one": 2}
+POLICIES = {"static": 0, "operand": 1, "static_one": 2, "wide": 3}
 
 
 @dataclasses.dataclass(frozen=True)

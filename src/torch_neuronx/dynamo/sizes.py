@@ -33,6 +33,9 @@ class Sizes:
         """An int, or a SymInt with its symbols replaced."""
         if not isinstance(x, torch.SymInt):
             return int(x)
+        known = x.node.maybe_as_int()
+        if known is not None:
+            return int(known)
         expression = x.node.expr.xreplace(self._symbols)
         if not expression.is_number:
             raise ValueError(
