@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import sympy
 import torch
 
 
@@ -15,7 +16,7 @@ class Sizes:
     """
 
     def __init__(self, examples: list[Any], values: list[Any]) -> None:
-        self._symbols: dict[Any, int] = {}
+        self._symbols: dict[Any, sympy.Integer] = {}
         for example, value in zip(examples, values, strict=True):
             if isinstance(example, torch.Tensor):
                 self._bind(example.shape, value.shape)
@@ -27,7 +28,7 @@ class Sizes:
     def _bind(self, symbolic: Any, concrete: Any) -> None:
         for s, c in zip(symbolic, concrete, strict=True):
             if isinstance(s, torch.SymInt) and s.node.expr.is_Symbol:
-                self._symbols.setdefault(s.node.expr, int(c))
+                self._symbols.setdefault(s.node.expr, sympy.Integer(int(c)))
 
     def value(self, x: Any) -> int:
         """An int, or a SymInt with its symbols replaced."""
