@@ -16,11 +16,36 @@ namespace {
 
 namespace py = pybind11;
 
+// While it lives, Dynamo does not trace what this thread runs: a call dispatched from a frame that
+// is being compiled would otherwise have its planning traced, too.
+class NoTracing {
+ public:
+  NoTracing() : before_(set_eval_frame()(py::none())) {}
+  ~NoTracing() {
+    try {
+      set_eval_frame()(before_);
+    } catch (py::error_already_set& error) {
+      error.discard_as_unraisable("torch_neuronx");
+    }
+  }
+  NoTracing(const NoTracing&) = delete;
+  NoTracing& operator=(const NoTracing&) = delete;
+
+ private:
+  static const py::object& set_eval_frame() {
+    static const auto* function = new py::object(
+        py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame"));
+    return *function;
+  }
+  py::object before_;
+};
+
 // Runs Python from a dispatched call; its exception keeps its type on the way back.
 template <typename F>
 auto with_python(F&& f) {
   py::gil_scoped_acquire gil;
   try {
+    NoTracing no_tracing;
     return f();
   } catch (py::error_already_set& error) {
     error.restore();
@@ -111,8 +136,8 @@ std::shared_ptr<const Plan> make_plan(const py::object& kernel, const py::list& 
       r.kind = ReturnPlan::Kind::kList;
     } else if (kind == "int") {
       r.kind = ReturnPlan::Kind::kInt;
-    } else if (kind == "view") {
-      r.kind = ReturnPlan::Kind::kView;
+    } else if (kind == "view" || kind == "output_view") {
+      r.kind = kind == "view" ? ReturnPlan::Kind::kView : ReturnPlan::Kind::kOutputView;
       r.sizes = fields[2].cast<std::vector<int64_t>>();
       r.strides = fields[3].cast<std::vector<int64_t>>();
       r.offset = fields[4].cast<int64_t>();

@@ -29,6 +29,8 @@ c10::IValue build_return(const std::vector<ReturnPlan>& returns, size_t& next,
       const at::Tensor& base = arguments[plan.index].toTensor();
       return at::as_strided(base, plan.sizes, plan.strides, base.storage_offset() + plan.offset);
     }
+    case ReturnPlan::Kind::kOutputView:
+      return at::as_strided(outputs[plan.index], plan.sizes, plan.strides, plan.offset);
     case ReturnPlan::Kind::kUndefined:
       return at::Tensor();
     case ReturnPlan::Kind::kInt:

@@ -30,6 +30,7 @@ struct ReturnPlan {
     kOutput,     // index: into the outputs
     kArgument,   // index: an argument of the call (in-place, out=)
     kView,       // of a tensor argument: sizes, strides, offset from the argument's own
+    kOutputView, // of an output: sizes, strides, offset
     kUndefined,  // None
     kList,       // index: how many of the following returns it holds
     kInt,        // index: the value
