@@ -156,8 +156,11 @@ def rows() -> list[dict[str, Any]]:
         result[base] = row(base, kind, schema, rule)
         packet, _, overload = base.partition(".")
         inplace = renamed.get(base, packet + "_" + (f".{overload}" if overload else ""))
-        if RENAMED.get(inplace, base) == base and inplace in known and eligible(
-            inplace, known[inplace]
+        if (
+            RENAMED.get(inplace, base) == base
+            and inplace in known
+            and not is_view(schema)  # squeeze_ and its like change metadata alone
+            and eligible(inplace, known[inplace])
         ):
             result[inplace] = row(inplace, "inplace", known[inplace], rule)
         wanted = arguments(schema)

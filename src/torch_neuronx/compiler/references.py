@@ -24,6 +24,12 @@ _SCALAR_TYPES = {
 }  # fmt: skip  # c10::ScalarType
 
 
+def scalar_type(dtype: torch.dtype) -> int:
+    """c10's number of a dtype: how a call's dtype arguments come."""
+    name = dtype_name(dtype)
+    return next(number for number, n in _SCALAR_TYPES.items() if n == name)
+
+
 class Writer:
     """Turns a call's values into references, in the order in which C++ walked them."""
 

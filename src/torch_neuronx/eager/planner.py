@@ -14,7 +14,7 @@ import torch
 
 from torch_neuronx import _C, config
 from torch_neuronx.compiler import overloads, planning
-from torch_neuronx.compiler.references import Writer, dtype_name, memory_order
+from torch_neuronx.compiler.references import Writer, dtype_name, memory_order, scalar_type
 from torch_neuronx.eager import meta, schemas
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.neuron import target
@@ -32,6 +32,7 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
         _warn_float64(name, shape)
         return made
     schema = schemas.schema(name)
+    values = _dtype_of_out(row, schema, values)
     seen: dict[int, torch.Tensor] = {}
     metas = meta.to_meta(values, seen)
     resizes = _check(row, schema, values, metas)
@@ -40,6 +41,22 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
     program, shape = _write(row, schema, call, values, metas)
     _warn_float64(name, shape)
     return planning.compile(name, key, program, shape)
+
+
+# Reductions whose dtype, when not given, is that of their out= argument: they compute in it.
+_OUT_DECIDES_DTYPE = ("aten::sum", "aten::nansum", "aten::prod", "aten::cumsum", "aten::cumprod")
+
+
+def _dtype_of_out(
+    row: overloads.Overload, schema: schemas.Schema, values: list[Any]
+) -> list[Any]:
+    if row.kind != "out" or row.base.split(".")[0] not in _OUT_DECIDES_DTYPE:
+        return values
+    out = next(v for a, v in zip(schema.arguments, values, strict=True) if a.written)
+    return [
+        scalar_type(out.dtype) if a.name == "dtype" and v is None else v
+        for a, v in zip(schema.arguments, values, strict=True)
+    ]
 
 
 def _check(
@@ -60,6 +77,8 @@ def _check(
         for m in metas
     ]  # fmt: skip
     meta.run(schema, checked)
+    meta.check_out_dtype(row.base, [m for a, m in zip(schema.arguments, checked, strict=True)
+                                    if row.kind == "out" and a.written])  # fmt: skip
     return [
         (i, list(checked[i].shape))
         for i, a in enumerate(schema.arguments)

@@ -216,6 +216,22 @@ def unfold(self: Any, dim: int, size: int, step: int) -> Any:
     return jnp.moveaxis(x, axis + 1, -1)
 
 
+@lowers("aten::unfold_backward")
+def unfold_backward(
+    grad_in: Any, input_sizes: tuple[int, ...], dim: int, size: int, step: int
+) -> Any:
+    """Each window's gradient added where the window lies; ``grad_in`` has them last."""
+    if not input_sizes:
+        return grad_in.sum().astype(grad_in.dtype)
+    axis = dim % len(input_sizes)
+    windows = jnp.moveaxis(grad_in, axis, -2)
+    count = windows.shape[-2]
+    places = np.arange(count)[:, None] * step + np.arange(size)
+    rest = (n for i, n in enumerate(input_sizes) if i != axis)
+    whole = jnp.zeros((*rest, input_sizes[axis]), grad_in.dtype)
+    return jnp.moveaxis(whole.at[..., places].add(windows, mode="drop"), -1, axis)
+
+
 @lowers("aten::cat", exact=True)
 def cat(tensors: tuple[Any, ...], dim: int, *, out: Any) -> Any:
     """Joined along a dimension; empty vectors are ignored, as ever."""
@@ -380,4 +396,3 @@ def block_diag(tensors: tuple[Any, ...], *, out: Any) -> Any:
         result = lax.dynamic_update_slice(result, block, (row, column))
         row, column = row + block.shape[0], column + block.shape[1]
     return result
-
