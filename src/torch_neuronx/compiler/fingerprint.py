@@ -3,7 +3,7 @@
 An executable is native code of one plugin for one CPU. So the fingerprint covers the plugin's
 file, its PJRT version and platform, the CPU's features, the worker threads, the registered
 handlers and the keyed options; and, for keys that are answered without lowering, the sources of
-``lowering/`` and ``compiler/`` and the versions of torch, jax and jaxlib.
+``lowering/``, ``compiler/`` and the planners and the versions of torch, jax and jaxlib.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def context_fingerprint(
 
 
 def sources_hash(package: str = _PACKAGE) -> str:
-    """Hash of every Python source under ``lowering/`` and ``compiler/`` of a package directory."""
+    """Hash of every Python source that decides what is kept under a key that needs no lowering."""
     digest = hashlib.sha256()
-    for part in ("compiler", "lowering"):
+    for part in ("compiler", "dynamo", "eager", "lowering"):
         for path in sorted(_python_files(os.path.join(package, part))):
             with open(path, "rb") as file:
                 content = hashlib.sha256(file.read()).digest()

@@ -68,8 +68,16 @@ def from_disk(name: str, key: bytes) -> tuple[Shape, Any] | None:
     return shape, _make(kernel, shape, compiled)
 
 
-def compile(name: str, key: bytes, program: Program, shape: Shape) -> Any:
+def compile(
+    name: str,
+    key: bytes,
+    program: Program,
+    shape: Shape,
+    explain: Callable[[BaseException], str] = lambda e: f"{type(e).__name__}: {e}",
+) -> Any:
     """The plan of a call that must be compiled; launches wait for it in the background.
+
+    ``explain`` makes the text of an error that comes up there.
 
     Only a random operator waits here, since how far it advances the generator is known after its
     lowering.
@@ -83,7 +91,7 @@ def compile(name: str, key: bytes, program: Program, shape: Shape) -> Any:
         try:
             session.make_ready(kernel, future.result(), tuple(shape.writes), key)
         except BaseException as error:
-            kernel.set_failed(f"{name}: {type(error).__name__}: {error}")
+            kernel.set_failed(f"{name}: {explain(error)}")
 
     future.add_done_callback(done)
     compiled = session.compiler().wait(future) if shape.uses_rng else None

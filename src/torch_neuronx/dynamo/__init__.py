@@ -1,4 +1,4 @@
-"""``torch.compile(backend="neuron")``: Dynamo's graphs, through AOTAutograd, as one executable each."""
+"""``torch.compile(backend="neuron")``: Dynamo's graphs, through AOTAutograd, as executables."""
 
 from __future__ import annotations
 

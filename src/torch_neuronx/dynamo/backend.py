@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,13 @@ from functorch.compile import make_boxed_func
 from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.utils.checkpoint import CheckpointPolicy
 
+from torch_neuronx import config
 from torch_neuronx.compiler import overloads
 from torch_neuronx.dynamo import device_interface
 from torch_neuronx.dynamo.function import CompiledFunction
+from torch_neuronx.dynamo.sizes import SYMBOLIC
 
 _numbers = itertools.count()
 
@@ -24,17 +28,52 @@ _numbers = itertools.count()
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """PyTorch's core decompositions of whatever has no rule of its own."""
     rules = overloads.rule_names()
-    return {
-        op: function
-        for op, function in core_aten_decompositions().items()
-        if not (isinstance(op, torch._ops.OpOverload) and op.name() in rules)
-    }
+
+    def stays(op: Any) -> bool:
+        # Never a random operator: it must draw the numbers that it draws in eager (decision D9).
+        return isinstance(op, torch._ops.OpOverload) and (
+            op.name() in rules or torch.Tag.nondeterministic_seeded in op.tags
+        )
+
+    return {op: f for op, f in core_aten_decompositions().items() if not stays(op)}
+
+
+def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
+    """Min-cut, but random results are saved for the backward pass and never drawn again.
+
+    PyTorch redraws them under checkpointing, from a generator state that it keeps for each; saved,
+    they are the same numbers, and the generator advances as in eager.
+    """
+    for node in joint.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            for kept in [node, *(user for user in node.users if user.target is operator.getitem)]:
+                kept.meta["recompute"] = CheckpointPolicy.MUST_SAVE
+    return min_cut_rematerialization_partition(joint, inputs, **kwargs)
+
+
+def _refuse_symbolic(example_inputs: list[Any]) -> None:
+    """TORCH_NEURONX_DYNAMIC=reject: only static shapes."""
+    for i, value in enumerate(example_inputs):
+        sizes = value.shape if isinstance(value, torch.Tensor) else [value]
+        if any(isinstance(n, SYMBOLIC) for n in sizes):
+            raise RuntimeError(
+                f"torch.compile(backend='neuron') got a dynamic shape: input {i} is "
+                f"{tuple(sizes) if isinstance(value, torch.Tensor) else value}, and "
+                "TORCH_NEURONX_DYNAMIC=reject refuses symbolic sizes. Pass dynamic=False to "
+                "torch.compile, pad the input to one shape, or set TORCH_NEURONX_DYNAMIC=accept."
+            )
 
 
 def compile(
     gm: torch.fx.GraphModule, example_inputs: list[Any], **kwargs: Any
 ) -> Callable[..., Any]:
-    """Compile one Dynamo graph. ``kwargs`` are torch.compile's; the caller's dict is not changed."""
+    """Compile one Dynamo graph. ``kwargs`` are torch.compile's; they are read and never changed.
+
+    Raises:
+        RuntimeError: a size is symbolic and TORCH_NEURONX_DYNAMIC=reject.
+    """
+    if config.get("TORCH_NEURONX_DYNAMIC") == "reject":
+        _refuse_symbolic(example_inputs)
     device_interface.register()
     number = next(_numbers)
 
@@ -49,6 +88,6 @@ def compile(
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        partition_fn=_partition,
         keep_inference_input_mutations=True,
     )(gm, example_inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import re
 import warnings
 import weakref
 from typing import Any
@@ -12,8 +13,9 @@ from typing import Any
 import torch
 
 from torch_neuronx import _C
-from torch_neuronx.compiler import overloads, planning
+from torch_neuronx.compiler import planning
 from torch_neuronx.dynamo import graph as fx
+from torch_neuronx.dynamo import obstacles
 
 _serial = itertools.count()
 
@@ -21,15 +23,16 @@ _serial = itertools.count()
 class CompiledFunction:
     """Callable on the graph's inputs; gives the list of its outputs.
 
-    A graph that has an operator without a rule, or that leaves the device, is run operator by
-    operator instead, where the fallback policy applies (decision D8); that is said in a warning.
+    A graph with an obstacle (``obstacles.find``: an operator without a rule, or work on the CPU)
+    is run operator by operator instead, where the fallback policy applies (decision D8); a warning
+    says so, with the Python line. Inputs on the CPU that the graph only moves to the device are
+    copied there at each call; 0-d ones are passed as numbers.
     """
 
     def __init__(self, gm: torch.fx.GraphModule, name: str) -> None:
         self.name = f"{name}_{next(_serial)}"
         self._gm = gm
-        self._constants = fx.constants(gm)
-        self._obstacle = fx.obstacle(gm, overloads.rule_names())
+        self._obstacle = obstacles.find(gm)
         if self._obstacle:
             warnings.warn(
                 f"torch.compile(backend='neuron'): {self.name} runs operator by operator, because "
@@ -38,21 +41,57 @@ class CompiledFunction:
                 stacklevel=2,
             )
             return
+        devices = obstacles.devices(gm)
+        self._device = devices[0] if devices else None
+        self._constants = fx.constants(gm, self._device)
+        self._host_inputs = fx.host_inputs(gm)
+        self._literals = fx.literal_results(gm)
         self._digest = hashlib.sha256(fx.canonical_text(gm).encode()).digest()
         self._graph = _C.Graph(self.name)
-        planning.register(self.name, self._plan)
-        weakref.finalize(self, planning.unregister, self.name)
+        _register(self)
 
     def __call__(self, *inputs: Any) -> list[Any]:
-        if self._obstacle:
-            return list(torch.fx.Interpreter(self._gm).run(*inputs))
         with contextlib.nullcontext() if not torch.is_grad_enabled() else torch.no_grad():
-            return self._graph([*inputs, *self._constants])
+            if self._obstacle:
+                return list(torch.fx.Interpreter(self._gm).run(*inputs))
+            arguments = [*inputs, *self._constants]
+            for i in self._host_inputs:
+                arguments[i] = fx.to_device(arguments[i], self._device)
+            results: list[Any] = self._graph(arguments)
+        for i, value in self._literals.items():
+            results[i] = value
+        return results
 
-    def _plan(self, name: str, call: dict[str, Any], values: list[Any]) -> Any:
+    def plan(self, name: str, call: dict[str, Any], values: list[Any]) -> Any:
+        """The plan of one call, from the disk or compiled in the background.
+
+        Raises:
+            PlanningError: the graph cannot be written as a program; names node and Python line.
+        """
         key = b"graph\0" + self._digest + call["words"]
         known = planning.from_disk(name, key)
         if known is not None:
             return known[1]
-        program, shape = fx.write(self._gm, call, values)
-        return planning.compile(name, key, program, shape)
+        program, shape, lines = fx.write(self._gm, call, values)
+        return planning.compile(name, key, program, shape, lambda e: _explain(e, lines))
+
+
+def _register(function: CompiledFunction) -> None:
+    """Plan calls of a function's graph, as long as the function lives."""
+    alive = weakref.ref(function)
+
+    def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
+        owner = alive()
+        if owner is None:
+            raise RuntimeError(f"{name} was called after its compiled function was freed")
+        return owner.plan(name, call, values)
+
+    planning.register(function.name, plan)
+    weakref.finalize(function, planning.unregister, function.name)
+
+
+def _explain(error: BaseException, lines: list[str]) -> str:
+    """A failed compilation's text, with the graph's node that lowering/build.py gives by number."""
+    found = re.search(r"\(node (\d+)\)", str(error))
+    where = f" at {lines[int(found[1])]}" if found else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch.fx import GraphModule, Node
 
 from torch_neuronx.compiler import overloads, planning
 from torch_neuronx.compiler.references import Writer, dtype_name, memory_order
-from torch_neuronx.dynamo.sizes import Sizes
+from torch_neuronx.dynamo.obstacles import is_copy, line_of, on_host
+from torch_neuronx.dynamo.sizes import SYMBOLIC, Sizes, is_number
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.neuron import target
 
@@ -19,49 +21,51 @@ _PLUMBING = frozenset(
 )  # say where and how to store; the program has its own way
 
 
-def constants(gm: GraphModule) -> list[torch.Tensor]:
-    """Tensors that the graph holds as attributes, on the device, in the order of their nodes."""
+class PlanningError(RuntimeError):
+    """A graph could not be written as a program; names the node and the Python line."""
+
+
+def constants(gm: GraphModule, device: torch.device | None) -> list[torch.Tensor]:
+    """Tensors that the graph holds as attributes, in the order of their nodes.
+
+    Those of the CPU are copied to ``device`` (None: the current one); 0-d ones are numbers and
+    stay.
+    """
     found = []
     for node in gm.graph.nodes:
         if node.op == "get_attr":
             value = gm
             for part in node.target.split("."):
                 value = getattr(value, part)
-            on_cpu_scalar = value.device.type == "cpu" and value.dim() == 0
-            found.append(value if on_cpu_scalar else value.to("neuron"))
+            found.append(to_device(value, device))
     return found
 
 
-def obstacle(gm: GraphModule, rules: frozenset[str]) -> str | None:
-    """Why the graph cannot be one executable, or None."""
-    for node in gm.graph.nodes:
-        if node.op == "call_function":
-            if isinstance(node.target, torch._ops.OpOverload):
-                name = node.target.name()
-                if name not in rules and name != "aten::copy_" and not _is_size(node):
-                    return f"{name} has no lowering rule{_line(node)}"
-            elif isinstance(node.target, torch._ops.HigherOrderOperator):
-                return f"the higher-order operator {node.target} has no lowering{_line(node)}"
-        elif node.op in ("call_module", "call_method"):
-            return f"it calls the module or method {node.target}{_line(node)}"
-        value = node.meta.get("val")
-        if isinstance(value, torch.Tensor) and node.op != "output":
-            inside = value.device.type == "neuron"
-            scalar = value.device.type == "cpu" and value.dim() == 0
-            if not inside and not (scalar and node.op in ("placeholder", "get_attr")):
-                return f"{node.name} is on device {value.device}{_line(node)}"
-    return None
+def to_device(value: torch.Tensor, device: torch.device | None) -> torch.Tensor:
+    """A CPU tensor's copy on the device, unless it is 0-d; any other tensor itself."""
+    if value.device.type != "cpu" or value.dim() == 0:
+        return value
+    return value.detach().to(device or "neuron")
 
 
-def _is_size(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), (int, float, bool, torch.SymInt, torch.SymFloat))
+def host_inputs(gm: GraphModule) -> list[int]:
+    """Positions of the inputs that are dimensioned CPU tensors, to be copied at every call."""
+    inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    return [i for i, n in enumerate(inputs) if on_host(n) and n.meta["val"].dim() > 0]
 
 
-def _line(node: Node) -> str:
-    """Where Python issued the node: the last line of its stack trace."""
-    trace = (node.stack_trace or "").strip().splitlines()
-    lines = [t.strip() for t in trace if t.strip().startswith("File ")]
-    return f" ({lines[-1]})" if lines else ""
+def literal_results(gm: GraphModule) -> dict[int, Any]:
+    """Results that are neither tensors nor sizes but plain values (None, numbers), by position."""
+    (output,) = [n for n in gm.graph.nodes if n.op == "output"]
+    return {i: item for i, item in enumerate(output.args[0]) if not isinstance(item, Node)}
+
+
+def _function_name(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        return str(target.name())
+    if callable(target):  # not its repr: that has an address
+        return f"{target.__module__}.{target.__qualname__}"
+    return str(target)
 
 
 def canonical_text(gm: GraphModule) -> str:
@@ -69,9 +73,7 @@ def canonical_text(gm: GraphModule) -> str:
     number = {node: i for i, node in enumerate(gm.graph.nodes)}
     lines = []
     for node in gm.graph.nodes:
-        name = node.target.name() if isinstance(node.target, torch._ops.OpOverload) else (
-            "" if node.op in ("placeholder", "output") else str(node.target)
-        )  # fmt: skip
+        name = "" if node.op in ("placeholder", "output") else _function_name(node.target)
         args = torch.fx.map_arg((node.args, node.kwargs), lambda n: f"%{number[n]}")  # type: ignore[arg-type, return-value]
         lines.append(f"{node.op} {name} {args!r}")
     return "\n".join(lines)
@@ -86,6 +88,7 @@ class _Translator:
         self.nodes: list[ir.Node] = []
         self.refs: dict[Node, Any] = {}
         self.writes: list[ir.Write] = []
+        self.lines: list[str] = []  # of each program node
         self.uses_rng = False
         inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
         inputs += [n for n in gm.graph.nodes if n.op == "get_attr"]
@@ -98,27 +101,31 @@ class _Translator:
     def run(self) -> tuple[ir.Program, planning.Shape]:
         result: tuple[ir.Program, planning.Shape] | None = None
         for node in self.gm.graph.nodes:
-            if node.op == "call_function":
-                self.call_function(node)
-            elif node.op == "output":
-                result = self.finish(node)
+            try:
+                if node.op == "call_function":
+                    self.call_function(node)
+                elif node.op == "output":
+                    result = self.finish(node)
+            except Exception as error:
+                raise PlanningError(
+                    f"cannot plan `{node.format_node()}`{line_of(node)}: "
+                    f"{type(error).__name__}: {error}"
+                ) from error
         if result is None:
-            raise RuntimeError("the graph has no output node")
+            raise PlanningError("the graph has no output node")
         return result
 
     def call_function(self, node: Node) -> None:
+        if is_number(node.meta.get("val")):
+            self.refs[node] = ir.Constant(self.sizes.number(node.meta["val"]))
+            return
         if node.target is operator.getitem:
             self.refs[node] = self.refs[node.args[0]][node.args[1]]  # type: ignore[index]
             return
-        if _is_size(node):
-            value = node.meta["val"]
-            concrete = value if isinstance(value, (bool, float)) else self.sizes.value(value)
-            self.refs[node] = ir.Constant(concrete)
-            return
-        name = node.target.name()  # type: ignore[union-attr]
-        if name == "aten::copy_":
+        if is_copy(node):
             self.copy_into_input(node)
             return
+        name = node.target.name()  # type: ignore[union-attr]
         schema = node.target._schema  # type: ignore[union-attr]
         args = []
         for i, a in enumerate(schema.arguments):
@@ -130,11 +137,14 @@ class _Translator:
                 value = node.kwargs.get(a.name, a.default_value)
             plumbing = kind in _PLUMBING or a.name == "pin_memory"
             args.append(ir.Constant(None) if plumbing else self.reference(value))
+        if name in ("aten::as_strided", "aten::as_strided_scatter"):
+            self.restride(node, args)
         outputs: list[ir.Array] = []
         index = len(self.nodes)
         self.refs[node] = self.results(node.meta["val"], index, outputs)
         self.uses_rng = self.uses_rng or overloads.table()[name].uses_rng
         self.nodes.append(ir.Node(name, tuple(args), tuple(outputs)))
+        self.lines.append(f"`{node.format_node()}`{line_of(node)}")
 
     def results(self, value: Any, index: int, outputs: list[ir.Array]) -> Any:
         if isinstance(value, torch.Tensor):
@@ -156,9 +166,35 @@ class _Translator:
             return ir.Constant(dtype_name(value))
         if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
             return ir.Constant(None)
-        if isinstance(value, torch.SymInt):
-            return ir.Constant(self.sizes.value(value))
+        if isinstance(value, SYMBOLIC):
+            return ir.Constant(self.sizes.number(value))
         return ir.Constant(value)
+
+    def restride(self, node: Node, args: list[Any]) -> None:
+        """Give ``as_strided`` and its scatter a row-major base and an offset from its start.
+
+        PyTorch counts the offset from the start of the storage, and any tensor with that storage
+        will do as the base; the rules count in the base as an array.
+        """
+        size, stride, offset = (ref.value for ref in args[-3:])
+        base: Any = node.args[0]
+        if offset is None:
+            offset = self.sizes.value(base.meta["val"].storage_offset())
+        last = sum((n - 1) * s for n, s in zip(size, stride, strict=True))
+        while True:
+            value = self.concrete(base.meta["val"])
+            start = offset - self.sizes.value(base.meta["val"].storage_offset())
+            inside = start >= 0 and (0 in size or start + last < value.numel())
+            if value.is_contiguous() and inside:
+                args[0], args[-1] = self.refs[base], ir.Constant(start)
+                return
+            parent = _base(base)
+            if parent is None or node.target is not torch.ops.aten.as_strided.default:
+                raise NotImplementedError(
+                    f"{node.target} of a tensor with sizes {tuple(value.shape)} and strides "
+                    f"{value.stride()}, which has no contiguous base in the graph"
+                )
+            base = parent
 
     def copy_into_input(self, node: Node) -> None:
         """``copy_(input, value)``: the form that AOTAutograd gives an input's mutation."""
@@ -167,48 +203,24 @@ class _Translator:
         if not isinstance(read, ir.Read):
             raise RuntimeError(f"{node.name}: only inputs of the graph can be mutated")
         value = self.reference(source)
-        if isinstance(value, ir.Read) and value == read:
-            self.refs[node] = read
-            return
-        self.writes.append(ir.Write(read.param, read.view, value))
+        if value != read:
+            self.writes.append(ir.Write(read.param, read.view, value))
         self.refs[node] = value
 
     def finish(self, node: Node) -> tuple[ir.Program, planning.Shape]:
-        outputs: list[ir.Output] = []
-        planned: list[Any] = []
-        returns: list[Any] = []
-        placed: dict[Any, int] = {}
-        written = {w.param for w in self.writes}
+        results = _Results(self)
         for item in node.args[0]:  # type: ignore[union-attr]
-            if not isinstance(item, Node):
-                returns.append(["undefined", 0] if item is None else ["int", int(item)])
-                continue
-            value = item.meta.get("val")
-            if item in self.inputs:
-                returns.append(["argument", self.inputs[item]])
-            elif not isinstance(value, torch.Tensor):
-                returns.append(["int", int(self.refs[item].value)])
-            elif (view := self.view_of_input(item, value, written)) is not None:
-                returns.append(view)
-            else:
-                if item not in placed:
-                    placed[item] = len(outputs)
-                    layout = self.concrete(value)
-                    perm = memory_order(layout)
-                    outputs.append(ir.Output(self.refs[item], perm))
-                    strides = list(layout.stride()) if perm else []
-                    planned.append([dtype_name(value.dtype), list(layout.shape), strides])
-                returns.append(["output", placed[item]])
+            results.add(item)
         program = ir.Program(
             self.writer.params,
             tuple(self.nodes),
-            tuple(outputs),
+            tuple(results.outputs),
             tuple(self.writes),
             uses_rng=self.uses_rng,
             exact_float64=target.exact_float64(),
         )
         writes = list(dict.fromkeys(w.param for w in self.writes))
-        return program, planning.Shape(planned, returns, writes, self.uses_rng)
+        return program, planning.Shape(results.planned, results.returns, writes, self.uses_rng)
 
     def concrete(self, value: torch.Tensor) -> torch.Tensor:
         return torch.empty_strided(
@@ -218,42 +230,117 @@ class _Translator:
             device="meta",
         )
 
-    def view_of_input(self, item: Node, value: torch.Tensor, written: set[int]) -> Any:
-        """How to return a view of an input without copying it; None when it is not one."""
-        base = item
-        while base.op == "call_function" and _is_view(base):
-            base = base.all_input_nodes[0]
-        if base is item or base not in self.inputs or base.op != "placeholder":
-            return None
-        read = self.refs[base]
-        example = base.meta["val"]
-        if not isinstance(read, ir.Read) or read.param in written or example.dtype != value.dtype:
-            return None
-        if value.untyped_storage()._cdata != example.untyped_storage()._cdata:
-            return None
-        offset = self.sizes.value(value.storage_offset())
-        offset -= self.sizes.value(example.storage_offset())
-        return [
-            "view",
-            self.inputs[base],
-            list(self.sizes.values(value.shape)),
-            list(self.sizes.values(value.stride())),
-            offset,
-        ]
+
+class _Results:
+    """What a graph returns: new buffers, its own inputs, and views of either.
+
+    A result shares its storage with whatever it shares it with in eager: views of inputs stay
+    views, and so do views of what the graph computes, if their base is a result, too, or if their
+    strides could not be had otherwise. Another lone view is stored by itself, without its base.
+    """
+
+    def __init__(self, translator: _Translator) -> None:
+        self.graph = translator
+        self.outputs: list[ir.Output] = []
+        self.planned: list[Any] = []
+        self.returns: list[Any] = []
+        self._placed: dict[Node, int] = {}
+        (output,) = [n for n in translator.gm.graph.nodes if n.op == "output"]
+        items = {n for n in output.args[0] if isinstance(n, Node) and _is_tensor(n)}
+        self._sharing = collections.Counter(_root(item) for item in items)
+
+    def add(self, item: Any) -> None:
+        """The next result."""
+        sizes = self.graph.sizes
+        if not isinstance(item, Node):
+            self.returns.append(["undefined", 0])  # a literal: the caller has it
+            return
+        if is_copy(item):
+            item = item.args[0]
+        value = item.meta.get("val")
+        root = _root(item) if _is_tensor(item) else item
+        if item in self.graph.inputs:
+            self.returns.append(["argument", self.graph.inputs[item]])
+        elif value is None:
+            self.returns.append(["undefined", 0])
+        elif not isinstance(value, torch.Tensor):
+            self.returns.append(["int", sizes.value(value)])
+        elif root in self.graph.inputs:
+            start = sizes.value(root.meta["val"].storage_offset())
+            self.returns.append(["view", self.graph.inputs[root], *self.strided(value, start)])
+        elif root is not item and self.is_stored_as_traced(root) and (
+            self._sharing[root] > 1 or not _is_dense(self.graph.concrete(value))
+        ):  # fmt: skip
+            self.returns.append(["output_view", self.place(root), *self.strided(value, 0)])
+        else:
+            self.returns.append(["output", self.place(item)])
+
+    def strided(self, value: torch.Tensor, start: int) -> tuple[list[int], list[int], int]:
+        """Sizes, strides and offset, the last from ``start``."""
+        sizes = self.graph.sizes
+        return (
+            list(sizes.values(value.shape)),
+            list(sizes.values(value.stride())),
+            sizes.value(value.storage_offset()) - start,
+        )
+
+    def is_stored_as_traced(self, root: Node) -> bool:
+        """Whether a root's buffer has the strides that its views were traced with."""
+        return _is_tensor(root) and _is_dense(self.graph.concrete(root.meta["val"]))
+
+    def place(self, item: Node) -> int:
+        """The output that stores a node's value."""
+        if item not in self._placed:
+            self._placed[item] = len(self.outputs)
+            layout = self.graph.concrete(item.meta["val"])
+            perm = memory_order(layout)
+            self.outputs.append(ir.Output(self.graph.refs[item], perm))
+            strides = list(layout.stride()) if perm else []
+            self.planned.append([dtype_name(layout.dtype), list(layout.shape), strides])
+        return self._placed[item]
 
 
-def _is_view(node: Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    returns = node.target._schema.returns
-    return len(returns) == 1 and returns[0].alias_info is not None
+def _is_tensor(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _is_dense(value: torch.Tensor) -> bool:
+    return value.is_contiguous() or memory_order(value) is not None
+
+
+def _root(item: Node) -> Node:
+    """The node whose storage a node's value shares, as far as it is traced as the same dtype."""
+    root = item
+    while (base := _base(root)) is not None:
+        root = base
+    return root
+
+
+def _base(node: Node) -> Node | None:
+    """What a node's value is a view of, or None. `reshape` is a view at times: storages tell."""
+    source = node
+    if node.op == "call_function" and node.target is operator.getitem:
+        source = node.args[0]  # type: ignore[assignment]  # `split` and its like
+    if source.op != "call_function" or not source.all_input_nodes:
+        return None
+    base = source.all_input_nodes[0]
+    value, seen = node.meta.get("val"), base.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not isinstance(seen, torch.Tensor):
+        return None
+    same = value.untyped_storage()._cdata == seen.untyped_storage()._cdata
+    return base if same and value.dtype == seen.dtype else None
 
 
 def write(
     gm: GraphModule, call: dict[str, Any], values: list[Any]
-) -> tuple[ir.Program, planning.Shape]:
-    """The program of a graph for one call, and what its plan must know.
+) -> tuple[ir.Program, planning.Shape, list[str]]:
+    """The program of a graph for one call, what its plan must know, and where its nodes come from.
 
     ``values`` are the graph's inputs followed by its constants.
+
+    Raises:
+        PlanningError: the graph cannot be written as a program.
     """
-    return _Translator(gm, call, values).run()
+    translator = _Translator(gm, call, values)
+    program, shape = translator.run()
+    return program, shape, translator.lines

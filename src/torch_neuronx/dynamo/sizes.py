@@ -7,16 +7,29 @@ from typing import Any
 import sympy
 import torch
 
+SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def is_number(value: Any) -> bool:
+    """Whether a node's value is a number, known or symbolic, and not a tensor."""
+    return isinstance(value, (bool, int, float, *SYMBOLIC))
+
+
+def depends_on_data(value: Any) -> bool:
+    """Whether a value has an unbacked symbol, that is, one whose value only the data can tell."""
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+    return bool(free_unbacked_symbols(value))
+
 
 class Sizes:
     """Values of a graph's symbols, read off one call's inputs.
 
-    Raises:
-        ValueError: a size depends on data (an unbacked symbol).
+    ``examples`` are what the graph's placeholders were traced with, ``values`` the call's inputs.
     """
 
     def __init__(self, examples: list[Any], values: list[Any]) -> None:
-        self._symbols: dict[Any, sympy.Integer] = {}
+        self._symbols: dict[Any, Any] = {}
         for example, value in zip(examples, values, strict=True):
             if isinstance(example, torch.Tensor):
                 self._bind(example.shape, value.shape)
@@ -27,23 +40,29 @@ class Sizes:
 
     def _bind(self, symbolic: Any, concrete: Any) -> None:
         for s, c in zip(symbolic, concrete, strict=True):
-            if isinstance(s, torch.SymInt) and s.node.expr.is_Symbol:
-                self._symbols.setdefault(s.node.expr, sympy.Integer(int(c)))
+            if isinstance(s, SYMBOLIC) and s.node.expr.is_Symbol:
+                self._symbols.setdefault(s.node.expr, sympy.sympify(c))
 
-    def value(self, x: Any) -> int:
-        """An int, or a SymInt with its symbols replaced."""
-        if not isinstance(x, torch.SymInt):
-            return int(x)
-        known = x.node.maybe_as_int()
-        if known is not None:
-            return int(known)
+    def number(self, x: Any) -> bool | int | float:
+        """A Python number, or a symbolic one with its symbols replaced.
+
+        Raises:
+            ValueError: it depends on data (an unbacked symbol).
+        """
+        if not isinstance(x, SYMBOLIC):
+            return x
         expression = x.node.expr.xreplace(self._symbols)
-        if not expression.is_number:
+        if expression.free_symbols:
             raise ValueError(
                 f"the size {x.node.expr} depends on data ({expression.free_symbols} have no value "
                 "in the graph's inputs)"
             )
-        return int(expression)
+        kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(x)]
+        return kind(expression)  # type: ignore[no-any-return]
+
+    def value(self, x: Any) -> int:
+        """``number`` of a size, stride or offset."""
+        return int(self.number(x))
 
     def values(self, xs: Any) -> tuple[int, ...]:
         """``value`` of each."""

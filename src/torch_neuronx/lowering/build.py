@@ -98,7 +98,14 @@ class _Evaluator:
             keywords["checks"] = self.checks
         if "rng" in rule.wants:
             keywords["rng"] = self.rng
-        results = rule.function(*args, **keywords)
+        try:
+            results = rule.function(*args, **keywords)
+        except LoweringError:
+            raise
+        except Exception as error:
+            raise LoweringError(
+                f"{node.op} (node {len(self.values)}): {type(error).__name__}: {error}"
+            ) from error
         flat = _flatten(results)
         if len(flat) != len(node.outputs):
             raise LoweringError(
