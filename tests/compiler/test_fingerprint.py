@@ -87,7 +87,7 @@ def test_option_that_is_not_keyed_does_not_count(plugin: pathlib.Path, cache: Di
 def test_editing_a_lowering_source_changes_the_hash(tmp_path: pathlib.Path) -> None:
     copy = tmp_path / "package"
     ignore = shutil.ignore_patterns("__pycache__")
-    for part in ("lowering", "compiler"):
+    for part in ("compiler", "dynamo", "eager", "lowering"):
         shutil.copytree(PACKAGE / part, copy / part, ignore=ignore)
     before = sources_hash(str(copy))
     assert before == sources_hash(str(PACKAGE))
