@@ -13,28 +13,28 @@
 namespace tn {
 
 // name, what one count means.
-#define TN_COUNTERS(X)                                                        \
-  X(launches, "executions handed to the plugin")                              \
-  X(launch_errors, "executions that the plugin refused")                      \
-  X(compiles, "programs compiled by the plugin")                              \
-  X(compile_ns, "nanoseconds spent in the plugin's compiler")                 \
-  X(deserialized, "executables loaded from their serialized form")            \
-  X(deserialize_ns, "nanoseconds spent loading serialized executables")       \
-  X(serialized, "executables serialized")                                     \
-  X(executables_destroyed, "loaded executables released")                     \
-  X(h2d_transfers, "host to device copies")                                   \
-  X(h2d_bytes, "bytes copied from host to device")                            \
-  X(d2h_transfers, "device to host copies")                                   \
-  X(d2h_bytes, "bytes copied from device to host")                            \
-  X(d2d_transfers, "device to device copies")                                 \
-  X(d2d_bytes, "bytes copied from device to device")                          \
-  X(event_waits, "blocking waits for an event")                               \
-  X(synchronizations, "device, stream and event synchronisations")            \
-  X(memory_hits, "executables found in memory")                               \
-  X(disk_hits, "executables found on disk")                                   \
-  X(cache_misses, "executables found nowhere")                                \
-  X(cache_evictions, "executables dropped from memory to keep its bound")     \
-  X(donations, "arguments donated to an execution")                           \
+#define TN_COUNTERS(X)                                                    \
+  X(launches, "executions handed to the plugin")                          \
+  X(launch_errors, "executions that the plugin refused")                  \
+  X(compiles, "programs compiled by the plugin")                          \
+  X(compile_ns, "nanoseconds spent in the plugin's compiler")             \
+  X(deserialized, "executables loaded from their serialized form")        \
+  X(deserialize_ns, "nanoseconds spent loading serialized executables")   \
+  X(serialized, "executables serialized")                                 \
+  X(executables_destroyed, "loaded executables released")                 \
+  X(h2d_transfers, "host to device copies")                               \
+  X(h2d_bytes, "bytes copied from host to device")                        \
+  X(d2h_transfers, "device to host copies")                               \
+  X(d2h_bytes, "bytes copied from device to host")                        \
+  X(d2d_transfers, "device to device copies")                             \
+  X(d2d_bytes, "bytes copied from device to device")                      \
+  X(event_waits, "blocking waits for an event")                           \
+  X(synchronizations, "device, stream and event synchronisations")        \
+  X(memory_hits, "executables found in memory")                           \
+  X(disk_hits, "executables found on disk")                               \
+  X(cache_misses, "executables found nowhere")                            \
+  X(cache_evictions, "executables dropped from memory to keep its bound") \
+  X(donations, "arguments donated to an execution")                       \
   X(fallbacks, "operators run on the host")
 
 // A copy of all counters, one plain field each.

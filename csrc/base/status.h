@@ -40,23 +40,40 @@ enum class StatusCode : int32_t {
 // The upper-case name, e.g. "INVALID_ARGUMENT"; "UNKNOWN" for other numbers.
 constexpr std::string_view status_code_name(StatusCode code) {
   switch (code) {
-    case StatusCode::kOk: return "OK";
-    case StatusCode::kCancelled: return "CANCELLED";
-    case StatusCode::kUnknown: return "UNKNOWN";
-    case StatusCode::kInvalidArgument: return "INVALID_ARGUMENT";
-    case StatusCode::kDeadlineExceeded: return "DEADLINE_EXCEEDED";
-    case StatusCode::kNotFound: return "NOT_FOUND";
-    case StatusCode::kAlreadyExists: return "ALREADY_EXISTS";
-    case StatusCode::kPermissionDenied: return "PERMISSION_DENIED";
-    case StatusCode::kResourceExhausted: return "RESOURCE_EXHAUSTED";
-    case StatusCode::kFailedPrecondition: return "FAILED_PRECONDITION";
-    case StatusCode::kAborted: return "ABORTED";
-    case StatusCode::kOutOfRange: return "OUT_OF_RANGE";
-    case StatusCode::kUnimplemented: return "UNIMPLEMENTED";
-    case StatusCode::kInternal: return "INTERNAL";
-    case StatusCode::kUnavailable: return "UNAVAILABLE";
-    case StatusCode::kDataLoss: return "DATA_LOSS";
-    case StatusCode::kUnauthenticated: return "UNAUTHENTICATED";
+    case StatusCode::kOk:
+      return "OK";
+    case StatusCode::kCancelled:
+      return "CANCELLED";
+    case StatusCode::kUnknown:
+      return "UNKNOWN";
+    case StatusCode::kInvalidArgument:
+      return "INVALID_ARGUMENT";
+    case StatusCode::kDeadlineExceeded:
+      return "DEADLINE_EXCEEDED";
+    case StatusCode::kNotFound:
+      return "NOT_FOUND";
+    case StatusCode::kAlreadyExists:
+      return "ALREADY_EXISTS";
+    case StatusCode::kPermissionDenied:
+      return "PERMISSION_DENIED";
+    case StatusCode::kResourceExhausted:
+      return "RESOURCE_EXHAUSTED";
+    case StatusCode::kFailedPrecondition:
+      return "FAILED_PRECONDITION";
+    case StatusCode::kAborted:
+      return "ABORTED";
+    case StatusCode::kOutOfRange:
+      return "OUT_OF_RANGE";
+    case StatusCode::kUnimplemented:
+      return "UNIMPLEMENTED";
+    case StatusCode::kInternal:
+      return "INTERNAL";
+    case StatusCode::kUnavailable:
+      return "UNAVAILABLE";
+    case StatusCode::kDataLoss:
+      return "DATA_LOSS";
+    case StatusCode::kUnauthenticated:
+      return "UNAUTHENTICATED";
   }
   return "UNKNOWN";
 }
@@ -139,9 +156,9 @@ class [[nodiscard]] Result {
   Result(T value) : value_(std::move(value)) {}  // NOLINT: implicit
   // From anything that T can be made of, e.g. unique_ptr<Derived>.
   template <typename U>
-    requires(std::is_constructible_v<T, U &&> && !std::is_same_v<std::decay_t<U>, T> &&
+    requires(std::is_constructible_v<T, U&&> && !std::is_same_v<std::decay_t<U>, T> &&
              !std::is_same_v<std::decay_t<U>, Status> &&
-             !std::is_same_v<std::decay_t<U>, Result<T>> && std::is_convertible_v<U &&, T>)
+             !std::is_same_v<std::decay_t<U>, Result<T>> && std::is_convertible_v<U&&, T>)
   Result(U&& value) : value_(std::forward<U>(value)) {}  // NOLINT: implicit
 
   Result(Result&&) = default;
@@ -189,19 +206,21 @@ class [[nodiscard]] Result {
 #define TN_CONCAT_(a, b) TN_CONCAT_INNER_(a, b)
 
 // TN_RETURN_IF_ERROR(expr): returns the status of `expr` when it is an error.
-#define TN_RETURN_IF_ERROR(expr)                           \
-  do {                                                     \
-    ::tn::Status tn_status_ = (expr);                      \
-    if (!tn_status_.ok()) [[unlikely]] return tn_status_;  \
+#define TN_RETURN_IF_ERROR(expr)       \
+  do {                                 \
+    ::tn::Status tn_status_ = (expr);  \
+    if (!tn_status_.ok()) [[unlikely]] \
+      return tn_status_;               \
   } while (false)
 
 // TN_ASSIGN_OR_RETURN(auto x, expr): x takes the value of the result `expr`, or
 // the function returns its status.
 #define TN_ASSIGN_OR_RETURN(lhs, expr) \
   TN_ASSIGN_OR_RETURN_(TN_CONCAT_(tn_result_, __LINE__), lhs, expr)
-#define TN_ASSIGN_OR_RETURN_(result, lhs, expr)        \
-  auto result = (expr);                                \
-  if (!result.ok()) [[unlikely]] return result.status(); \
+#define TN_ASSIGN_OR_RETURN_(result, lhs, expr) \
+  auto result = (expr);                         \
+  if (!result.ok()) [[unlikely]]                \
+    return result.status();                     \
   lhs = std::move(result).value()
 
 #endif  // TN_BASE_STATUS_H_

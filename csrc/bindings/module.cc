@@ -33,8 +33,8 @@ class NoTracing {
 
  private:
   static const py::object& set_eval_frame() {
-    static const auto* function = new py::object(
-        py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame"));
+    static const auto* function =
+        new py::object(py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame"));
     return *function;
   }
   py::object before_;
@@ -87,8 +87,7 @@ py::dict describe(const CallKey& key) {
   for (const Parameter& p : key.parameters) {
     py::tuple dims = p.storage ? py::tuple(py::cast(p.storage->layout.dims)) : py::tuple(0);
     const DType dtype = p.storage ? p.storage->layout.dtype : p.dtype;
-    parameters.append(
-        py::make_tuple(std::string(dtype_name(dtype)), dims, p.storage != nullptr));
+    parameters.append(py::make_tuple(std::string(dtype_name(dtype)), dims, p.storage != nullptr));
   }
   py::list leaves;
   for (const Leaf& leaf : key.leaves) leaves.append(leaf_tuple(leaf));
@@ -284,9 +283,8 @@ void bind(py::module_& m) {
       .def("set_ready", &kernel_ready)
       .def("set_failed", [](KernelHandle& k, std::string why) { k.kernel->set_failed(why); })
       .def_property_readonly("name", [](KernelHandle& k) { return k.kernel->name(); })
-      .def_property_readonly("pending", [](KernelHandle& k) {
-        return k.kernel->state() == KernelState::kPending;
-      });
+      .def_property_readonly(
+          "pending", [](KernelHandle& k) { return k.kernel->state() == KernelState::kPending; });
   py::class_<ExecutableHandle>(m, "Executable")
       .def_property_readonly(
           "code_bytes", [](ExecutableHandle& e) { return e.executable->generated_code_bytes(); })
@@ -367,21 +365,20 @@ void bind(py::module_& m) {
     return result;
   });
 
-  m.def("default_generator", [](int index) {
-    return default_generator(static_cast<c10::DeviceIndex>(index));
-  });
+  m.def("default_generator",
+        [](int index) { return default_generator(static_cast<c10::DeviceIndex>(index)); });
 
   m.def("make_plan", &make_plan);
   m.def("set_planner", [](py::function f) {
     auto* kept = new py::function(std::move(f));
-    Callable::set_planner([kept](Callable& callable, const CallKey& key,
-                                 c10::ArrayRef<c10::IValue> arguments) {
-      return with_python([&]() -> std::shared_ptr<const Plan> {
-        py::list values;
-        for (const c10::IValue& value : arguments) values.append(torch::jit::toPyObject(value));
-        return (*kept)(callable.name(), describe(key), values).cast<std::shared_ptr<Plan>>();
-      });
-    });
+    Callable::set_planner(
+        [kept](Callable& callable, const CallKey& key, c10::ArrayRef<c10::IValue> arguments) {
+          return with_python([&]() -> std::shared_ptr<const Plan> {
+            py::list values;
+            for (const c10::IValue& value : arguments) values.append(torch::jit::toPyObject(value));
+            return (*kept)(callable.name(), describe(key), values).cast<std::shared_ptr<Plan>>();
+          });
+        });
   });
   m.def("register_overloads",
         [](const std::vector<std::tuple<std::string, std::vector<int>, bool>>& specs) {

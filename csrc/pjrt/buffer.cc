@@ -28,7 +28,8 @@ void Buffer::reset() {
 }
 
 Status Buffer::check_not_null(const char* call) const {
-  if (buffer_ != nullptr) [[likely]] return Status();
+  if (buffer_ != nullptr) [[likely]]
+    return Status();
   return failed_precondition(std::string(call) + " of a null buffer");
 }
 
@@ -59,7 +60,8 @@ Result<Event> Buffer::to_host(void* dst, size_t bytes) const {
                          std::to_string(api_->pjrt_api_version.minor_version) +
                          ") ignores the host layout, so a buffer that is not row-major would come "
                          "back permuted. Compile without layout_mode attributes, or use a plugin "
-                         "of API version 0." + std::to_string(kHonoursHostLayout) + " or later.");
+                         "of API version 0." +
+                         std::to_string(kHonoursHostLayout) + " or later.");
   }
   std::array<int64_t, kInlineRank> inline_order;
   std::vector<int64_t> heap_order;
@@ -104,8 +106,7 @@ bool Buffer::is_row_major() const {
   args.struct_size = PJRT_Buffer_GetMemoryLayout_Args_STRUCT_SIZE;
   args.buffer = buffer_;
   if (!take_error(api_, api_->PJRT_Buffer_GetMemoryLayout(&args)).ok() ||
-      args.layout.type != PJRT_Buffer_MemoryLayout_Type_Tiled ||
-      args.layout.tiled.num_tiles != 0) {
+      args.layout.type != PJRT_Buffer_MemoryLayout_Type_Tiled || args.layout.tiled.num_tiles != 0) {
     return false;
   }
   const size_t rank = args.layout.tiled.minor_to_major_size;
@@ -129,14 +130,12 @@ Status Buffer::read(void* dst, size_t bytes) const {
   PJRT_Buffer_IncreaseExternalReferenceCount_Args hold{};
   hold.struct_size = PJRT_Buffer_IncreaseExternalReferenceCount_Args_STRUCT_SIZE;
   hold.buffer = buffer_;
-  TN_RETURN_IF_ERROR(
-      take_error(api_, api_->PJRT_Buffer_IncreaseExternalReferenceCount(&hold)));
+  TN_RETURN_IF_ERROR(take_error(api_, api_->PJRT_Buffer_IncreaseExternalReferenceCount(&hold)));
   const Status status = copy_held(dst, need);
   PJRT_Buffer_DecreaseExternalReferenceCount_Args drop{};
   drop.struct_size = PJRT_Buffer_DecreaseExternalReferenceCount_Args_STRUCT_SIZE;
   drop.buffer = buffer_;
-  TN_RETURN_IF_ERROR(
-      take_error(api_, api_->PJRT_Buffer_DecreaseExternalReferenceCount(&drop)));
+  TN_RETURN_IF_ERROR(take_error(api_, api_->PJRT_Buffer_DecreaseExternalReferenceCount(&drop)));
   return status;
 }
 
@@ -151,8 +150,7 @@ Status Buffer::copy_held(void* dst, size_t bytes) const {
   PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args memory{};
   memory.struct_size = PJRT_Buffer_OpaqueDeviceMemoryDataPointer_Args_STRUCT_SIZE;
   memory.buffer = buffer_;
-  TN_RETURN_IF_ERROR(
-      take_error(api_, api_->PJRT_Buffer_OpaqueDeviceMemoryDataPointer(&memory)));
+  TN_RETURN_IF_ERROR(take_error(api_, api_->PJRT_Buffer_OpaqueDeviceMemoryDataPointer(&memory)));
   std::memcpy(dst, memory.device_memory_ptr, bytes);
   counters().d2h_transfers.add();
   counters().d2h_bytes.add(bytes);

@@ -49,7 +49,8 @@ PJRT_HostBufferSemantics to_pjrt(HostSemantics semantics) {
       return PJRT_HostBufferSemantics_kImmutableOnlyDuringCall;
     case HostSemantics::kImmutableUntilTransferCompletes:
       return PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
-    case HostSemantics::kImmutableZeroCopy: break;
+    case HostSemantics::kImmutableZeroCopy:
+      break;
   }
   return PJRT_HostBufferSemantics_kImmutableZeroCopy;
 }

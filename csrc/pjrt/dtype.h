@@ -78,9 +78,7 @@ constexpr bool in_order() {
 static_assert(in_order(), "kDTypes must be in the order of DType");
 }  // namespace dtype_internal
 
-constexpr const DTypeInfo& dtype_info(DType dtype) {
-  return kDTypes[static_cast<size_t>(dtype)];
-}
+constexpr const DTypeInfo& dtype_info(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
 constexpr size_t dtype_size_bytes(DType dtype) { return dtype_info(dtype).size_bytes; }
 constexpr std::string_view dtype_name(DType dtype) { return dtype_info(dtype).name; }
 constexpr PJRT_Buffer_Type dtype_to_pjrt(DType dtype) { return dtype_info(dtype).pjrt; }

@@ -18,8 +18,7 @@ class Event {
   Event() = default;
   // Takes ownership of `event`, which may be null.
   Event(const PJRT_Api* api, PJRT_Event* event) : api_(api), event_(event) {}
-  Event(Event&& other) noexcept
-      : api_(other.api_), event_(std::exchange(other.event_, nullptr)) {}
+  Event(Event&& other) noexcept : api_(other.api_), event_(std::exchange(other.event_, nullptr)) {}
   Event& operator=(Event&& other) noexcept {
     if (this != &other) {
       reset();

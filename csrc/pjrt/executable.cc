@@ -39,8 +39,8 @@ void Executable::reset() {
     take_error(api_, api_->PJRT_Executable_Destroy(&args)).ignore();
   }
   if (PJRT_LoadedExecutable* loaded = std::exchange(loaded_, nullptr)) {
-    PJRT_LoadedExecutable_Destroy_Args args{PJRT_LoadedExecutable_Destroy_Args_STRUCT_SIZE,
-                                            nullptr, loaded};
+    PJRT_LoadedExecutable_Destroy_Args args{PJRT_LoadedExecutable_Destroy_Args_STRUCT_SIZE, nullptr,
+                                            loaded};
     take_error(api_, api_->PJRT_LoadedExecutable_Destroy(&args)).ignore();
     counters().executables_destroyed.add();
   }
@@ -49,8 +49,7 @@ void Executable::reset() {
   client_.reset();  // Last: it may be the client's last reference.
 }
 
-Result<Executable> Executable::wrap(std::shared_ptr<Client> client,
-                                    PJRT_LoadedExecutable* loaded) {
+Result<Executable> Executable::wrap(std::shared_ptr<Client> client, PJRT_LoadedExecutable* loaded) {
   Executable result;
   result.api_ = client->api();
   result.client_ = std::move(client);
@@ -101,15 +100,13 @@ Status Executable::read_outputs() {
 }
 
 size_t Executable::generated_code_bytes() const {
-  if (executable_ == nullptr ||
-      !TN_PJRT_HAS(api_, PJRT_Executable_SizeOfGeneratedCodeInBytes)) {
+  if (executable_ == nullptr || !TN_PJRT_HAS(api_, PJRT_Executable_SizeOfGeneratedCodeInBytes)) {
     return 0;
   }
   PJRT_Executable_SizeOfGeneratedCodeInBytes_Args args{};
   args.struct_size = PJRT_Executable_SizeOfGeneratedCodeInBytes_Args_STRUCT_SIZE;
   args.executable = executable_;
-  const Status status =
-      take_error(api_, api_->PJRT_Executable_SizeOfGeneratedCodeInBytes(&args));
+  const Status status = take_error(api_, api_->PJRT_Executable_SizeOfGeneratedCodeInBytes(&args));
   return status.ok() && args.size_in_bytes > 0 ? static_cast<size_t>(args.size_in_bytes) : 0;
 }
 

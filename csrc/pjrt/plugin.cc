@@ -16,7 +16,8 @@ struct RequiredCall {
 
 // Everything that csrc/pjrt calls without asking. What it asks for first
 // (TN_PJRT_HAS) is not here.
-#define TN_REQUIRED_(Field) RequiredCall{#Field, offsetof(PJRT_Api, Field)}
+#define TN_REQUIRED_(Field) \
+  RequiredCall { #Field, offsetof(PJRT_Api, Field) }
 constexpr RequiredCall kRequired[] = {
     TN_REQUIRED_(PJRT_Error_Destroy),
     TN_REQUIRED_(PJRT_Error_Message),
@@ -70,12 +71,16 @@ constexpr std::string_view kChooseAnother =
 
 NamedValue to_value(const PJRT_NamedValue& v) {
   switch (v.type) {
-    case PJRT_NamedValue_kString: return std::string(v.string_value, v.value_size);
-    case PJRT_NamedValue_kInt64: return v.int64_value;
+    case PJRT_NamedValue_kString:
+      return std::string(v.string_value, v.value_size);
+    case PJRT_NamedValue_kInt64:
+      return v.int64_value;
     case PJRT_NamedValue_kInt64List:
       return std::vector<int64_t>(v.int64_array_value, v.int64_array_value + v.value_size);
-    case PJRT_NamedValue_kFloat: return static_cast<double>(v.float_value);
-    case PJRT_NamedValue_kBool: return v.bool_value;
+    case PJRT_NamedValue_kFloat:
+      return static_cast<double>(v.float_value);
+    case PJRT_NamedValue_kBool:
+      return v.bool_value;
   }
   return std::string("(value of an unknown type)");
 }
@@ -83,7 +88,8 @@ NamedValue to_value(const PJRT_NamedValue& v) {
 }  // namespace
 
 Status take_error(const PJRT_Api* api, PJRT_Error* error) {
-  if (error == nullptr) [[likely]] return Status();
+  if (error == nullptr) [[likely]]
+    return Status();
   PJRT_Error_GetCode_Args code{};
   code.struct_size = PJRT_Error_GetCode_Args_STRUCT_SIZE;
   code.error = error;
@@ -102,9 +108,8 @@ Status take_error(const PJRT_Api* api, PJRT_Error* error) {
   PJRT_Error_Destroy_Args destroy{PJRT_Error_Destroy_Args_STRUCT_SIZE, nullptr, error};
   api->PJRT_Error_Destroy(&destroy);
   // An error object with code OK would read as success; it is none.
-  const StatusCode status_code = code.code == PJRT_Error_Code_OK
-                                     ? StatusCode::kUnknown
-                                     : static_cast<StatusCode>(code.code);
+  const StatusCode status_code =
+      code.code == PJRT_Error_Code_OK ? StatusCode::kUnknown : static_cast<StatusCode>(code.code);
   return Status(status_code, std::move(text));
 }
 

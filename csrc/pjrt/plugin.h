@@ -26,8 +26,7 @@
 namespace tn {
 
 // A plugin attribute or a client option.
-using NamedValue =
-    std::variant<std::string, int64_t, std::vector<int64_t>, double, bool>;
+using NamedValue = std::variant<std::string, int64_t, std::vector<int64_t>, double, bool>;
 
 // Thread-safe after load. A loaded library is never unloaded (plugins start
 // threads), so `api()` stays valid for the life of the process.

@@ -15,8 +15,8 @@ constexpr size_t kRecentLimit = size_t{1} << 20;  // larger blocks are coalesced
 }  // namespace
 
 Result<std::unique_ptr<Arena>> Arena::reserve(size_t capacity_bytes) {
-  void* base = mmap(nullptr, capacity_bytes, PROT_NONE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* base =
+      mmap(nullptr, capacity_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
     return Status(StatusCode::kResourceExhausted,
                   "cannot reserve " + std::to_string(capacity_bytes) +
@@ -85,8 +85,8 @@ Result<uintptr_t> Arena::allocate(size_t requested) {
     }
   }
   if (!address) {
-    return Status(StatusCode::kResourceExhausted, "no free range of " + std::to_string(bytes) +
-                                                      " bytes");
+    return Status(StatusCode::kResourceExhausted,
+                  "no free range of " + std::to_string(bytes) + " bytes");
   }
   stats_.allocated_bytes += bytes;
   stats_.peak_bytes = std::max(stats_.peak_bytes, stats_.allocated_bytes);

@@ -38,9 +38,7 @@ class Arena {
   Result<uintptr_t> allocate(size_t bytes);
   void release(uintptr_t address, size_t bytes);
 
-  bool contains(uintptr_t address) const {
-    return address >= base_ && address < base_ + capacity_;
-  }
+  bool contains(uintptr_t address) const { return address >= base_ && address < base_ + capacity_; }
   ArenaStats stats() const;
   void reset_peak();
   size_t largest_free_range() const;

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kNumberCacheLimit = 4096;
 constexpr size_t kPruneAbove = 64;
 constexpr size_t kRunAheadLimit = 8192;  // launches in flight before issuing waits for the oldest
-constexpr size_t kWordLimit = 256;  // error words kept before the oldest are looked at
+constexpr size_t kWordLimit = 256;       // error words kept before the oldest are looked at
 
 std::string at_line(const std::string& line) { return line.empty() ? "" : ", issued at " + line; }
 
@@ -46,9 +46,9 @@ Status Device::materialize(DeviceStorage& storage) {
   const size_t bytes = storage.layout.numel() * dtype_size_bytes(storage.layout.dtype);
   std::unique_ptr<void, decltype(&std::free)> zeros(std::calloc(bytes ? bytes : 1, 1), &std::free);
   if (!zeros) return Status(StatusCode::kResourceExhausted, "no host memory for zeros");
-  TN_ASSIGN_OR_RETURN(Buffer buffer,
-                      client_->from_host(zeros.get(), storage.layout.dtype, storage.layout.dims,
-                                         device_, HostSemantics::kImmutableOnlyDuringCall, nullptr));
+  TN_ASSIGN_OR_RETURN(
+      Buffer buffer, client_->from_host(zeros.get(), storage.layout.dtype, storage.layout.dims,
+                                        device_, HostSemantics::kImmutableOnlyDuringCall, nullptr));
   storage.buffer = Ref<DeviceBuffer>(new DeviceBuffer(std::move(buffer)));
   return Status();
 }
@@ -163,9 +163,9 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
   }
 
   PJRT_Event* event = nullptr;
-  Status status = executable.execute(args, num_args, results, device_,
-                                     num_shared > 8 ? heap_shared.data() : inline_shared,
-                                     num_shared, &event);
+  Status status =
+      executable.execute(args, num_args, results, device_,
+                         num_shared > 8 ? heap_shared.data() : inline_shared, num_shared, &event);
   if (!status.ok()) {
     const std::string line = launch.line ? *launch.line : "";
     auto why = std::make_shared<const std::string>(launch.kernel->name() + ": " + status.message() +
@@ -182,7 +182,8 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
     return;
   }
   for (size_t i = 0; i < num_outputs; ++i) {
-    launch.outputs[i]->buffer = Ref<DeviceBuffer>(new DeviceBuffer(Buffer(client_->api(), results[i])));
+    launch.outputs[i]->buffer =
+        Ref<DeviceBuffer>(new DeviceBuffer(Buffer(client_->api(), results[i])));
   }
   size_t next = num_outputs;
   for (int32_t w : signature.writes) {
@@ -360,10 +361,10 @@ Status Runtime::start(const RuntimeOptions& options, ExecutableStore::Loader loa
   TN_ASSIGN_OR_RETURN(runtime->client_, Client::create(runtime->plugin_, options.client_options));
   const auto& found = runtime->client_->devices();
   if (static_cast<int>(found.size()) < options.num_devices) {
-    return Status(StatusCode::kInvalidArgument,
-                  "TORCH_NEURONX_NUM_DEVICES asks for " + std::to_string(options.num_devices) +
-                      " devices, plugin " + options.plugin_path + " has " +
-                      std::to_string(found.size()));
+    return Status(StatusCode::kInvalidArgument, "TORCH_NEURONX_NUM_DEVICES asks for " +
+                                                    std::to_string(options.num_devices) +
+                                                    " devices, plugin " + options.plugin_path +
+                                                    " has " + std::to_string(found.size()));
   }
   for (int i = 0; i < options.num_devices; ++i) {
     TN_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, Arena::reserve(options.hbm_bytes));

@@ -19,6 +19,13 @@ namespace tn {
 
 class Device;
 
+// Set in a child forked after the runtime was started. The plugin's threads are not there: device
+// objects that the child inherited are dropped without calling the plugin or taking a lock.
+inline std::atomic<bool>& forked() {
+  static std::atomic<bool> flag{false};
+  return flag;
+}
+
 // Intrusive reference; T has `ref()` and `unref()`.
 template <typename T>
 class Ref {
@@ -62,6 +69,9 @@ class RefCounted {
 class DeviceBuffer : public RefCounted<DeviceBuffer> {
  public:
   explicit DeviceBuffer(Buffer buffer) : buffer_(std::move(buffer)) {}
+  ~DeviceBuffer() {
+    if (forked().load(std::memory_order_relaxed)) buffer_.release();
+  }
   PJRT_Buffer* get() const { return buffer_.get(); }
   Buffer& buffer() { return buffer_; }
 
@@ -99,6 +109,11 @@ class DeviceStorage : public RefCounted<DeviceStorage> {
   int pending_writes = 0;
   // Set when the buffer was lost; reading it raises this.
   std::shared_ptr<const std::string> failure;
+
+  // The key being built that saw this storage last, and as which parameter: finds arguments that
+  // share a storage without comparing all pairs.
+  uint64_t seen_by = 0;
+  int32_t seen_as = 0;
 
   // Nothing was written yet and nothing is going to be.
   bool is_empty() const { return !buffer && pending_writes == 0 && !failure; }

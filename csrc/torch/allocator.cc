@@ -17,9 +17,9 @@ class NeuronAllocator final : public c10::DeviceAllocator {
     Ref<DeviceStorage> storage =
         new_storage(device, bytes, {DType::kU8, {static_cast<int64_t>(bytes)}});
     storage->ref();
-    return {reinterpret_cast<void*>(storage->address), storage.get(), &release_storage,
-            c10::Device(c10::DeviceType::PrivateUse1,
-                        static_cast<c10::DeviceIndex>(device.index()))};
+    return {
+        reinterpret_cast<void*>(storage->address), storage.get(), &release_storage,
+        c10::Device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(device.index()))};
   }
   // A storage is found through its context, so there is no deleter for a bare address.
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }

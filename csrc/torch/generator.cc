@@ -84,8 +84,8 @@ NeuronGenerator& generator_or_default(const std::optional<at::Generator>& given,
     return *static_cast<NeuronGenerator*>(default_generator(device).unsafeGetGeneratorImpl());
   }
   TORCH_CHECK(given->device().type() == c10::DeviceType::PrivateUse1,
-              "Expected a 'neuron' device type for generator but found '",
-              given->device().type(), "'");
+              "Expected a 'neuron' device type for generator but found '", given->device().type(),
+              "'");
   return *static_cast<NeuronGenerator*>(given->unsafeGetGeneratorImpl());
 }
 

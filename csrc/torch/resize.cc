@@ -12,6 +12,12 @@ void resize_storage(const c10::Storage& handle, size_t bytes) {
   TORCH_CHECK(storage, "cannot resize a neuron storage that was released");
   if (bytes == storage->bytes) return;
   Device& device = *storage->device;
+  if (storage->use_count() > 1) {
+    // Launches that wait for a compile hold a reference, and know the old layout.
+    ReleaseGil no_gil;
+    std::unique_lock lock(runtime().mutex);
+    device.drain(lock);
+  }
   const size_t item = dtype_size_bytes(storage->layout.dtype);
   // A size that the old dtype does not divide continues as bytes.
   const DType dtype = bytes % item == 0 ? storage->layout.dtype : DType::kU8;
@@ -20,8 +26,7 @@ void resize_storage(const c10::Storage& handle, size_t bytes) {
   if (!storage->is_empty() && storage->bytes > 0 && bytes > 0) {
     // Pad or cut on the device, then take over the result.
     const auto old = static_cast<int64_t>(storage->bytes / dtype_size_bytes(dtype));
-    at::Tensor flat =
-        make_tensor(Ref<DeviceStorage>(storage), to_scalar_type(dtype), {old}, {});
+    at::Tensor flat = make_tensor(Ref<DeviceStorage>(storage), to_scalar_type(dtype), {old}, {});
     at::Tensor changed = elements > old ? at::constant_pad_nd(flat, {0, elements - old}, 0)
                                         : at::slice(flat, 0, 0, elements).clone();
     Runtime& rt = runtime();
@@ -42,10 +47,9 @@ void resize_storage(const c10::Storage& handle, size_t bytes) {
     storage->failure = fresh->failure;
   }
   c10::StorageImpl* impl = handle.unsafeGetStorageImpl();
-  c10::DataPtr old = impl->set_data_ptr(
-      c10::DataPtr(reinterpret_cast<void*>(storage->address), storage,
-                   [](void* context) { static_cast<DeviceStorage*>(context)->unref(); },
-                   handle.device()));
+  c10::DataPtr old = impl->set_data_ptr(c10::DataPtr(
+      reinterpret_cast<void*>(storage->address), storage,
+      [](void* context) { static_cast<DeviceStorage*>(context)->unref(); }, handle.device()));
   old.release_context();  // the same context lives on in the new pointer
   impl->set_nbytes(bytes);
 }

@@ -16,7 +16,6 @@ namespace {
 
 std::function<void()> g_starter;
 std::function<int()> g_counter;
-std::atomic<bool> g_forked{false};
 thread_local int t_current_device = 0;
 
 void release_storage(void* context) { static_cast<DeviceStorage*>(context)->unref(); }
@@ -37,7 +36,7 @@ const char* exception_for(StatusCode code) {
 void set_starter(std::function<void()> starter) { g_starter = std::move(starter); }
 void set_device_counter(std::function<int()> counter) { g_counter = std::move(counter); }
 bool is_started() { return Runtime::get() != nullptr; }
-bool in_bad_fork() { return g_forked.load(std::memory_order_relaxed); }
+bool in_bad_fork() { return forked().load(std::memory_order_relaxed); }
 
 Runtime& runtime() {
   TORCH_CHECK(!in_bad_fork(),
@@ -50,7 +49,7 @@ Runtime& runtime() {
   g_starter();
   static std::once_flag once;
   std::call_once(once, [] {
-    pthread_atfork(nullptr, nullptr, [] { g_forked.store(true, std::memory_order_relaxed); });
+    pthread_atfork(nullptr, nullptr, [] { forked().store(true, std::memory_order_relaxed); });
   });
   TORCH_CHECK(Runtime::get(), "the neuron runtime did not start");
   return *Runtime::get();
@@ -82,7 +81,7 @@ Device& neuron_device(const at::Tensor& tensor) {
 
 DType to_dtype(c10::ScalarType type) {
   switch (type) {
-#define TN_CASE(torch_type, ours) \
+#define TN_CASE(torch_type, ours)   \
   case c10::ScalarType::torch_type: \
     return DType::ours;
     TN_CASE(Bool, kBool)
@@ -116,16 +115,26 @@ DType to_dtype(c10::ScalarType type) {
 
 c10::ScalarType to_scalar_type(DType dtype) {
   static const c10::ScalarType types[] = {
-      c10::ScalarType::Bool,          c10::ScalarType::Byte,
-      c10::ScalarType::Char,          c10::ScalarType::Short,
-      c10::ScalarType::UInt16,        c10::ScalarType::Int,
-      c10::ScalarType::UInt32,        c10::ScalarType::Long,
-      c10::ScalarType::UInt64,        c10::ScalarType::Float8_e4m3fn,
-      c10::ScalarType::Float8_e4m3fnuz, c10::ScalarType::Float8_e5m2,
-      c10::ScalarType::Float8_e5m2fnuz, c10::ScalarType::Float8_e8m0fnu,
-      c10::ScalarType::Half,          c10::ScalarType::BFloat16,
-      c10::ScalarType::Float,         c10::ScalarType::Double,
-      c10::ScalarType::ComplexFloat,  c10::ScalarType::ComplexDouble,
+      c10::ScalarType::Bool,
+      c10::ScalarType::Byte,
+      c10::ScalarType::Char,
+      c10::ScalarType::Short,
+      c10::ScalarType::UInt16,
+      c10::ScalarType::Int,
+      c10::ScalarType::UInt32,
+      c10::ScalarType::Long,
+      c10::ScalarType::UInt64,
+      c10::ScalarType::Float8_e4m3fn,
+      c10::ScalarType::Float8_e4m3fnuz,
+      c10::ScalarType::Float8_e5m2,
+      c10::ScalarType::Float8_e5m2fnuz,
+      c10::ScalarType::Float8_e8m0fnu,
+      c10::ScalarType::Half,
+      c10::ScalarType::BFloat16,
+      c10::ScalarType::Float,
+      c10::ScalarType::Double,
+      c10::ScalarType::ComplexFloat,
+      c10::ScalarType::ComplexDouble,
   };
   return types[static_cast<size_t>(dtype)];
 }
@@ -141,7 +150,8 @@ void raise(const DeviceError& error) {
 }
 
 void check(const Status& status, const char* what) {
-  if (status.ok()) [[likely]] return;
+  if (status.ok()) [[likely]]
+    return;
   raise({exception_for(status.code()), std::string(what) + ": " + status.to_string()});
 }
 
@@ -161,8 +171,8 @@ Ref<DeviceStorage> new_storage(Device& device, size_t bytes, Layout layout) {
       const double mib = 1024.0 * 1024.0;
       TORCH_CHECK_WITH(
           OutOfMemoryError, false, "Neuron out of memory. Tried to allocate ", bytes / mib,
-          " MiB. neuron:", device.index(), " has a total capacity of ",
-          stats.capacity_bytes / mib, " MiB (modelled by the target profile) of which ",
+          " MiB. neuron:", device.index(), " has a total capacity of ", stats.capacity_bytes / mib,
+          " MiB (modelled by the target profile) of which ",
           (stats.capacity_bytes - stats.allocated_bytes) / mib, " MiB is free and ",
           device.arena().largest_free_range() / mib, " MiB is the largest free block.");
     }
@@ -217,10 +227,12 @@ std::string python_line() {
   while (frame && text.empty()) {
     PyCodeObject* code = PyFrame_GetCode(frame);
     if (const char* file = PyUnicode_AsUTF8(code->co_filename)) {
-      const std::string here = std::string(file) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
+      const std::string here =
+          std::string(file) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
       if (innermost.empty()) innermost = here;
       const std::string_view path(file);
-      if (path.find("/torch/") == path.npos && path.find("/torch_neuronx/") == path.npos) text = here;
+      if (path.find("/torch/") == path.npos && path.find("/torch_neuronx/") == path.npos)
+        text = here;
     } else {
       PyErr_Clear();
     }

@@ -1,6 +1,7 @@
 // Copies between host and device and within the device, and reading one value.
 
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_copy_from_native.h>
 #include <torch/library.h>
@@ -61,9 +62,9 @@ void read_buffer(const at::Tensor& tensor, void* destination, size_t bytes) {
 void upload(DeviceStorage& storage, const at::Tensor& source) {
   Runtime& rt = runtime();
   ReleaseGil no_gil;
-  Result<Buffer> buffer = rt.client().from_host(
-      source.const_data_ptr(), storage.layout.dtype, storage.layout.dims, storage.device->pjrt(),
-      HostSemantics::kImmutableOnlyDuringCall, nullptr);
+  Result<Buffer> buffer = rt.client().from_host(source.const_data_ptr(), storage.layout.dtype,
+                                                storage.layout.dims, storage.device->pjrt(),
+                                                HostSemantics::kImmutableOnlyDuringCall, nullptr);
   check(buffer.status(), "copy from cpu to neuron");
   std::unique_lock lock(rt.mutex);
   storage.buffer = Ref<DeviceBuffer>(new DeviceBuffer(std::move(buffer).value()));
@@ -71,6 +72,8 @@ void upload(DeviceStorage& storage, const at::Tensor& source) {
 }
 
 void copy_on_device(const at::Tensor& self, const at::Tensor& dst) {
+  at::assert_no_internal_overlap(dst);
+  at::assert_no_partial_overlap(dst, self);
   static Callable& copy = overload("aten::copy_");
   std::vector<c10::IValue> results;
   const c10::IValue arguments[] = {dst, self, false};
@@ -81,30 +84,29 @@ void copy_to_device(const at::Tensor& self, const at::Tensor& dst) {
   const at::Tensor source = self.to(dst.scalar_type()).resolve_conj().resolve_neg();
   DeviceStorage* storage = storage_of(dst);
   // Launches that wait for a compile hold a reference: they must still read the old contents.
-  if (fills_buffer(dst) && storage->use_count() == 1) {
+  if (fills_buffer(dst) && storage->use_count() == 1 && !dst.is_conj() && !dst.is_neg()) {
     at::Tensor dense = at::empty_strided(dst.sizes(), dst.strides(), source.options());
     dense.copy_(source);
     upload(*storage, dense);
     return;
   }
-  at::Tensor staged = at::empty(source.sizes(), dst.options().memory_format(c10::MemoryFormat::Contiguous));
+  at::Tensor staged =
+      at::empty(source.sizes(), dst.options().memory_format(c10::MemoryFormat::Contiguous));
   upload(*storage_of(staged), source.contiguous());
   copy_on_device(staged, dst);
 }
 
 void copy_to_host(const at::Tensor& self, const at::Tensor& dst) {
   const at::Tensor source = fills_buffer(self) ? self : self.clone(c10::MemoryFormat::Contiguous);
-  at::Tensor dense = at::empty_strided(source.sizes(), source.strides(),
-                                       source.options().device(c10::kCPU));
+  at::Tensor dense =
+      at::empty_strided(source.sizes(), source.strides(), source.options().device(c10::kCPU));
   read_buffer(source, dense.mutable_data_ptr(), dense.nbytes());
   dst.copy_(dense);
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool /*non_blocking*/) {
   if (dst.numel() == 0) return dst;
-  const at::Tensor source = self.is_conj() == dst.is_conj() && self.is_neg() == dst.is_neg()
-                                ? self
-                                : self.resolve_conj().resolve_neg();
+  const at::Tensor source = self.resolve_conj().resolve_neg();
   if (on_device(source) && on_device(dst)) {
     if (source.device() == dst.device()) {
       if (!source.is_same(dst)) copy_on_device(source, dst);

@@ -22,8 +22,9 @@ void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_me
   TORCH_CHECK_NOT_IMPLEMENTED(!layout || *layout == c10::kStrided,
                               "neuron tensors are strided; got layout ", *layout,
                               ". Create sparse tensors on the CPU.");
-  TORCH_CHECK(!pin_memory || !*pin_memory,
-              "Only dense CPU tensors can be pinned: pin_memory=True was given for a neuron tensor");
+  TORCH_CHECK(
+      !pin_memory || !*pin_memory,
+      "Only dense CPU tensors can be pinned: pin_memory=True was given for a neuron tensor");
 }
 
 at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
@@ -34,23 +35,21 @@ at::Tensor empty_strided(c10::IntArrayRef sizes, c10::IntArrayRef strides,
   at::detail::check_size_nonnegative(sizes);
   const c10::ScalarType type = c10::dtype_or_default(dtype_opt);
   const DType dtype = to_dtype(type);
-  const size_t bytes =
-      at::detail::computeStorageNbytes(sizes, strides, dtype_size_bytes(dtype));
+  const size_t bytes = at::detail::computeStorageNbytes(sizes, strides, dtype_size_bytes(dtype));
   return make_tensor(new_storage(target(device), bytes, layout_for(dtype, sizes, strides, bytes)),
                      type, sizes, strides);
 }
 
 at::Tensor empty(c10::IntArrayRef sizes, std::optional<c10::ScalarType> dtype_opt,
                  std::optional<c10::Layout> layout, std::optional<c10::Device> device,
-                 std::optional<bool> pin_memory,
-                 std::optional<c10::MemoryFormat> memory_format) {
+                 std::optional<bool> pin_memory, std::optional<c10::MemoryFormat> memory_format) {
   check_options(layout, pin_memory);
   at::detail::check_size_nonnegative(sizes);
   const c10::ScalarType type = c10::dtype_or_default(dtype_opt);
   const DType dtype = to_dtype(type);
   const size_t bytes = at::detail::computeStorageNbytesContiguous(sizes, dtype_size_bytes(dtype));
-  at::Tensor tensor = make_tensor(
-      new_storage(target(device), bytes, fresh_layout(dtype, sizes)), type, sizes, {});
+  at::Tensor tensor =
+      make_tensor(new_storage(target(device), bytes, fresh_layout(dtype, sizes)), type, sizes, {});
   const auto format = memory_format.value_or(c10::MemoryFormat::Contiguous);
   TORCH_CHECK(format != c10::MemoryFormat::Preserve,
               "empty() takes no memory_format=torch.preserve_format");

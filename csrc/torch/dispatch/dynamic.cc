@@ -21,7 +21,8 @@ int64_t neuron_count_nonzero(const at::Tensor& self) {
 }
 
 at::Tensor neuron_nonzero(const at::Tensor& self) {
-  const at::Tensor source = self.is_conj() || self.is_neg() ? self.resolve_conj().resolve_neg() : self;
+  const at::Tensor source =
+      self.is_conj() || self.is_neg() ? self.resolve_conj().resolve_neg() : self;
   const c10::IValue arguments[] = {source, neuron_count_nonzero(source), int64_t{-1}};
   return run("aten::nonzero_static", arguments);
 }
@@ -44,7 +45,8 @@ at::Tensor neuron_masked_select(const at::Tensor& self, const at::Tensor& mask) 
   return values.reshape({-1}).index_select(0, positions);
 }
 
-at::Tensor& neuron_masked_select_out(const at::Tensor& self, const at::Tensor& mask, at::Tensor& out) {
+at::Tensor& neuron_masked_select_out(const at::Tensor& self, const at::Tensor& mask,
+                                     at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == self.scalar_type(),
               "masked_select(): self and result must have the same scalar type");
   const at::Tensor selected = neuron_masked_select(self, mask);
@@ -124,14 +126,13 @@ at::Tensor neuron_index(const at::Tensor& self, const Indices& indices) {
 
 at::Tensor& neuron_index_out(const at::Tensor& self, const Indices& indices, at::Tensor& out) {
   const at::Tensor result = neuron_index(self, indices);
-  TORCH_CHECK(out.scalar_type() == self.scalar_type(),
-              "index_out: self (", self.scalar_type(), ") and result (", out.scalar_type(),
-              ") must have the same scalar type");
+  TORCH_CHECK(out.scalar_type() == self.scalar_type(), "index_out: self (", self.scalar_type(),
+              ") and result (", out.scalar_type(), ") must have the same scalar type");
   return out.resize_(result.sizes()).copy_(result);
 }
 
 at::Tensor& neuron_index_put_(at::Tensor& self, const Indices& indices, const at::Tensor& values,
-                       bool accumulate) {
+                              bool accumulate) {
   TORCH_CHECK_INDEX(indices.size() <= static_cast<size_t>(self.dim()) || has_zero_dim_mask(indices),
                     "too many indices for tensor of dimension ", self.dim(), " (got ",
                     indices.size(), ")");
@@ -153,13 +154,13 @@ at::Tensor& neuron_index_put_(at::Tensor& self, const Indices& indices, const at
   return self;
 }
 
-at::Tensor& neuron_index_put_impl_(at::Tensor& self, const Indices& indices, const at::Tensor& values,
-                            bool accumulate, bool /*unsafe*/) {
+at::Tensor& neuron_index_put_impl_(at::Tensor& self, const Indices& indices,
+                                   const at::Tensor& values, bool accumulate, bool /*unsafe*/) {
   return neuron_index_put_(self, indices, values, accumulate);
 }
 
-at::Tensor neuron_index_put(const at::Tensor& self, const Indices& indices, const at::Tensor& values,
-                     bool accumulate) {
+at::Tensor neuron_index_put(const at::Tensor& self, const Indices& indices,
+                            const at::Tensor& values, bool accumulate) {
   at::Tensor result = self.clone(c10::MemoryFormat::Preserve);
   return neuron_index_put_(result, indices, values, accumulate);
 }

@@ -82,27 +82,29 @@ bool is_box(c10::IntArrayRef dims, c10::IntArrayRef sizes, c10::IntArrayRef stri
   return true;
 }
 
-uint64_t CallKey::hash() const {
-  return hash_bytes(words.data(), words.size() * sizeof(uint64_t));
+CallKey::CallKey() {
+  static uint64_t serials = 0;
+  serial_ = ++serials;
 }
+
+uint64_t CallKey::hash() const { return hash_bytes(words.data(), words.size() * sizeof(uint64_t)); }
 
 void CallKey::other_device(const at::Tensor& tensor) const {
   const std::string ours = device ? "neuron:" + std::to_string(device->index()) : "neuron";
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
+  TORCH_CHECK(false,
+              "Expected all tensors to be on the same device, but found at least two devices, ",
               ours, " and ", tensor.device(),
               "! Move the tensor with .to(\"neuron\"); only 0-d CPU tensors may be mixed in.");
 }
 
 int16_t CallKey::storage_parameter(DeviceStorage* storage, bool& fresh) {
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].storage == storage) {
-      fresh = false;
-      return static_cast<int16_t>(i);
-    }
+  fresh = storage->seen_by != serial_;
+  if (fresh) {
+    storage->seen_by = serial_;
+    storage->seen_as = static_cast<int32_t>(parameters.size());
+    parameters.push_back({storage, storage->layout.dtype, 0});
   }
-  fresh = true;
-  parameters.push_back({storage, storage->layout.dtype, 0});
-  return static_cast<int16_t>(parameters.size() - 1);
+  return static_cast<int16_t>(storage->seen_as);
 }
 
 void CallKey::add_tensor(const at::Tensor& tensor) {
@@ -215,8 +217,7 @@ void CallKey::add_scalar(const c10::IValue& value, NumberPolicy policy) {
       add_number(bits_of(number), DType::kF64, true);
       return;
     }
-    if (policy == NumberPolicy::kOperand ||
-        (policy == NumberPolicy::kStaticOne && number != 1.0)) {
+    if (policy == NumberPolicy::kOperand || (policy == NumberPolicy::kStaticOne && number != 1.0)) {
       doubles_.push_back(static_cast<int16_t>(parameters.size()));
       add_number(bits_of(number), DType::kF64, true);
       return;
@@ -291,6 +292,8 @@ void CallKey::add(const c10::IValue& value, NumberPolicy policy) {
 }
 
 void CallKey::finish() {
+  TORCH_CHECK(parameters.size() < 32768, "one call may use at most 32767 tensors and numbers, got ",
+              parameters.size());
   if (doubles_.empty()) return;
   // With no floating-point tensor about, the wide form loses nothing: an integer tensor may be
   // filled with a number beyond float32.

@@ -35,14 +35,18 @@ struct Parameter {
 struct Leaf {
   enum class Kind : uint8_t { kStatic, kTensor, kNumber };
   Kind kind = Kind::kStatic;
-  bool weak = false;          // number: a Python number, not a 0-d tensor
-  bool box = false;           // tensor: a box of the buffer's dimensions
+  bool weak = false;  // number: a Python number, not a 0-d tensor
+  bool box = false;   // tensor: a box of the buffer's dimensions
   int16_t parameter = -1;
   int16_t offset_parameter = -1;  // tensor: holds the storage offset; -1: the offset is static
 };
 
+//
+// Runtime::mutex must be held from construction to the last `add`.
 class CallKey {
  public:
+  CallKey();
+
   c10::SmallVector<uint64_t, 96> words;
   c10::SmallVector<Parameter, 24> parameters;
   c10::SmallVector<Leaf, 24> leaves;
@@ -63,6 +67,7 @@ class CallKey {
   int16_t storage_parameter(DeviceStorage* storage, bool& fresh);
   [[noreturn]] void other_device(const at::Tensor& tensor) const;
 
+  uint64_t serial_;
   // Doubles whose width the tensors decide.
   c10::SmallVector<int16_t, 4> doubles_;
   bool saw_double_tensor_ = false;

@@ -53,18 +53,16 @@ void Callable::set_planner(Planner p) { planner() = std::move(p); }
 
 void Callable::call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::IValue>& results) {
   calls_.fetch_add(1, std::memory_order_relaxed);
-  while (true) {
-    CallKey key;
-    if (try_call(arguments, key, results)) return;
+  while (!try_call(arguments, results)) {
   }
 }
 
 // One attempt. False: something was made ready without the lock (a plan, an executable, a resized
 // argument), and the call starts over, since another thread may have changed what the key saw.
-bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, CallKey& key,
-                        std::vector<c10::IValue>& results) {
+bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::IValue>& results) {
   Runtime& rt = runtime();
   std::unique_lock lock(rt.mutex);
+  CallKey key;
   for (size_t i = 0; i < arguments.size(); ++i) {
     key.add(arguments[i], i < policies_.size() ? policies_[i] : NumberPolicy::kStatic);
   }

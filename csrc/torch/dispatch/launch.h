@@ -15,8 +15,8 @@ namespace tn::torch_glue {
 // Something that is called with arguments and planned by Python: an operator or a compiled graph.
 class Callable {
  public:
-  using Planner = std::function<std::shared_ptr<const Plan>(
-      Callable& callable, const CallKey& key, c10::ArrayRef<c10::IValue> arguments)>;
+  using Planner = std::function<std::shared_ptr<const Plan>(Callable& callable, const CallKey& key,
+                                                            c10::ArrayRef<c10::IValue> arguments)>;
 
   Callable(std::string name, std::vector<NumberPolicy> policies)
       : name_(std::move(name)), policies_(std::move(policies)) {}
@@ -32,8 +32,7 @@ class Callable {
   static void set_planner(Planner planner);
 
  private:
-  bool try_call(c10::ArrayRef<c10::IValue> arguments, CallKey& key,
-                std::vector<c10::IValue>& results);
+  bool try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::IValue>& results);
 
   const std::string name_;
   const std::vector<NumberPolicy> policies_;  // by argument; missing ones are static

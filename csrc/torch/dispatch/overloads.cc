@@ -1,5 +1,6 @@
 #include "torch/dispatch/overloads.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/CPUFallback.h>
 #include <torch/library.h>
@@ -7,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <utility>
 
 #include "base/counters.h"
@@ -30,29 +32,69 @@ std::string full_name(const c10::OperatorHandle& op) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
+// What CPU's TensorIterator refuses: writing where one element lies several times, or over a part
+// of an input. These operators take an expanded target, with a warning on CPU, or none.
+bool allows_overlap(const std::string& name) {
+  static const std::set<std::string> names = {"aten::masked_fill_", "aten::masked_scatter_",
+                                              "aten::index_fill_", "aten::index_put_"};
+  return names.count(name.substr(0, name.find('.'))) != 0;
+}
+
+std::vector<size_t> written_arguments(const std::string& name) {
+  std::vector<size_t> written;
+  if (allows_overlap(name)) return written;
+  const auto dot = name.find('.');
+  const auto op = c10::Dispatcher::singleton().findSchema(
+      {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+  if (!op) return written;
+  const auto& arguments = op->schema().arguments();
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].alias_info() && arguments[i].alias_info()->isWrite()) written.push_back(i);
+  }
+  return written;
+}
+
+void check_overlap(const std::vector<size_t>& written, c10::ArrayRef<c10::IValue> arguments) {
+  for (const size_t w : written) {
+    if (!arguments[w].isTensor()) continue;
+    const at::Tensor& target = arguments[w].toTensor();
+    if (!target.defined()) continue;
+    at::assert_no_internal_overlap(target);
+    for (size_t i = 0; i < arguments.size(); ++i) {
+      if (i != w && arguments[i].isTensor() && arguments[i].toTensor().defined()) {
+        at::assert_no_partial_overlap(target, arguments[i].toTensor());
+      }
+    }
+  }
+}
+
 class OverloadKernel final : public c10::OperatorKernel {
  public:
-  explicit OverloadKernel(Callable* callable) : callable_(callable) {}
+  explicit OverloadKernel(Callable* callable)
+      : callable_(callable), written_(written_arguments(callable->name())) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     const size_t num_arguments = op.schema().arguments().size();
     const auto first = stack->size() - num_arguments;
+    const c10::ArrayRef<c10::IValue> arguments(stack->data() + first, num_arguments);
+    check_overlap(written_, arguments);
     std::vector<c10::IValue> results;
-    callable_->call(c10::ArrayRef<c10::IValue>(stack->data() + first, num_arguments), results);
+    callable_->call(arguments, results);
     stack->erase(stack->begin() + static_cast<int64_t>(first), stack->end());
     for (c10::IValue& result : results) stack->push_back(std::move(result));
   }
 
  private:
   Callable* const callable_;
+  const std::vector<size_t> written_;
 };
 
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   const size_t num_arguments = op.schema().arguments().size();
   if (fallback_hook()) {
-    fallback_hook()(full_name(op),
-                    c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - num_arguments,
-                                               num_arguments));
+    fallback_hook()(
+        full_name(op),
+        c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - num_arguments, num_arguments));
   }
   counters().fallbacks.add();
   at::native::cpu_fallback(op, stack);
@@ -61,25 +103,19 @@ void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
   m.fallback(torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
 }
-TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFallthrough());
-}
-TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) {
-  m.fallback(torch::CppFunction::makeFallthrough());
-}
+TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
+TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 }  // namespace
 
 void register_overloads(const std::vector<OverloadSpec>& specs) {
-  static auto* library =
-      new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::PrivateUse1, __FILE__,
-                         __LINE__);
+  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
+                                            c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
   for (const OverloadSpec& spec : specs) {
     auto callable = std::make_unique<Callable>(spec.name, spec.policies);
     if (!spec.internal) {
-      library->impl(spec.name.c_str(),
-                    torch::CppFunction::makeFromBoxedFunctor(
-                        std::make_unique<OverloadKernel>(callable.get())));
+      library->impl(spec.name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
+                                           std::make_unique<OverloadKernel>(callable.get())));
     }
     callables()[spec.name] = std::move(callable);
   }

@@ -27,13 +27,13 @@ struct OutputPlan {
 // What the call returns, in order.
 struct ReturnPlan {
   enum class Kind : uint8_t {
-    kOutput,     // index: into the outputs
-    kArgument,   // index: an argument of the call (in-place, out=)
-    kView,       // of a tensor argument: sizes, strides, offset from the argument's own
-    kOutputView, // of an output: sizes, strides, offset
-    kUndefined,  // None
-    kList,       // index: how many of the following returns it holds
-    kInt,        // index: the value
+    kOutput,      // index: into the outputs
+    kArgument,    // index: an argument of the call (in-place, out=)
+    kView,        // of a tensor argument: sizes, strides, offset from the argument's own
+    kOutputView,  // of an output: sizes, strides, offset
+    kUndefined,   // None
+    kList,        // index: how many of the following returns it holds
+    kInt,         // index: the value
   };
   Kind kind = Kind::kOutput;
   int64_t index = 0;

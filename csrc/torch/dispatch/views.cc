@@ -1,8 +1,8 @@
 // Views are metadata: nothing here launches anything.
 
 #include <ATen/native/Resize.h>
-#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
+#include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_as_complex_native.h>
 #include <ATen/ops/view_as_real_native.h>
@@ -25,15 +25,16 @@ const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef sizes,
                 "Unsupported memory format: resize_ takes no torch.preserve_format");
     impl->empty_tensor_restride(*memory_format);
   }
-  const size_t bytes = at::detail::computeStorageNbytes(
-      impl->sizes(), impl->strides(), impl->itemsize(), impl->storage_offset());
+  const size_t bytes = at::detail::computeStorageNbytes(impl->sizes(), impl->strides(),
+                                                        impl->itemsize(), impl->storage_offset());
   if (impl->numel() > 0 && bytes > self.storage().nbytes()) {
     resize_storage(self.storage(), bytes);
   }
-  // A storage without contents takes the tensor's shape, as if it had been created so.
+  // A storage without contents takes the tensor's shape, as if it had been created so; not while a
+  // launch waits that holds a reference and knows the old layout.
   DeviceStorage* storage = storage_of(self);
-  if (storage->is_empty() && impl->is_contiguous() && impl->storage_offset() == 0 &&
-      bytes == storage->bytes) {
+  if (storage->is_empty() && storage->use_count() == 1 && impl->is_contiguous() &&
+      impl->storage_offset() == 0 && bytes == storage->bytes) {
     storage->layout = fresh_layout(to_dtype(self.scalar_type()), sizes);
   }
   return self;
@@ -54,8 +55,8 @@ at::Tensor& set_storage(at::Tensor& self, at::Storage source, int64_t offset,
   } else {
     impl->set_sizes_and_strides(sizes, strides, offset);
   }
-  const size_t bytes = at::detail::computeStorageNbytes(impl->sizes(), impl->strides(),
-                                                        impl->itemsize(), offset);
+  const size_t bytes =
+      at::detail::computeStorageNbytes(impl->sizes(), impl->strides(), impl->itemsize(), offset);
   if (impl->numel() > 0 && bytes > self.storage().nbytes()) resize_storage(self.storage(), bytes);
   return self;
 }
