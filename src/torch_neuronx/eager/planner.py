@@ -101,37 +101,37 @@ def _write(
     results = _results(row, schema, metas)
     specs = [ir.Array(dtype_name(t.dtype), tuple(t.shape)) for t in results.tensors]
     written = [
-        (ref, spec)
-        for a, ref, m in zip(schema.arguments, refs, metas, strict=True)
+        leaf
+        for a, ref, m, v in zip(schema.arguments, refs, metas, values, strict=True)
         if a.written or _mutates(row, schema, a, m, values)
-        for ref, spec in _leaves(ref, m)
+        for leaf in _leaves(ref, v)
     ]
     if row.kind != "functional" and not specs:
-        specs = [spec for _, spec in written]
+        specs = [spec for _, spec, _ in written]
     elif row.mutates:
-        specs += [spec for _, spec in written]
-    node_args = refs
+        specs += [spec for _, spec, _ in written]
+    nodes: list[ir.Node] = []
+    node_args = [_lazy_bits(r, v, nodes) for r, v in zip(refs, values, strict=True)]
     if row.kind == "out":
-        node_args = [r for a, r in zip(schema.arguments, refs, strict=True) if not a.written]
+        node_args = [r for a, r in zip(schema.arguments, node_args, strict=True) if not a.written]
     node_args = _aligned(row, schema, node_args)
-    node = ir.Node(row.base, tuple(node_args), tuple(specs))
+    main = len(nodes)
+    nodes.append(ir.Node(row.base, tuple(node_args), tuple(specs)))
     outputs: list[ir.Output] = []
     planned: list[Any] = []
     if row.kind == "functional":
         for i, t in enumerate(results.tensors):
             perm = memory_order(t)
-            outputs.append(ir.Output(ir.Result(0, i), perm))
-            planned.append(
-                [dtype_name(t.dtype), list(t.shape), list(t.stride()) if perm else []]
-            )
+            outputs.append(ir.Output(ir.Result(main, i), perm))
+            planned.append([dtype_name(t.dtype), list(t.shape), _strides(t, perm)])
     first = len(specs) - len(written)
     writes = tuple(
-        ir.Write(ref.param, ref.view, ir.Result(0, first + i))
-        for i, (ref, _) in enumerate(written)
+        ir.Write(ref.param, ref.view, _lazy_bits(ir.Result(main, first + i), value, nodes))
+        for i, (ref, _, value) in enumerate(written)
     )
     program = ir.Program(
         writer.params,
-        (node,),
+        tuple(nodes),
         tuple(outputs),
         writes,
         uses_rng=row.uses_rng,
@@ -178,13 +178,47 @@ def _mutates(
     return not training or bool(training[0])
 
 
-def _leaves(ref: Any, value: Any) -> list[tuple[Any, ir.Array]]:
-    """Reference and spec of each tensor in an argument."""
+def _leaves(ref: Any, value: Any) -> list[tuple[Any, ir.Array, torch.Tensor]]:
+    """Reference, spec and tensor of each tensor in an argument."""
     if isinstance(value, torch.Tensor):
-        return [(ref, ir.Array(dtype_name(value.dtype), tuple(value.shape)))]
+        return [(ref, ir.Array(dtype_name(value.dtype), tuple(value.shape)), value)]
     if isinstance(value, (list, tuple)):
-        return [pair for r, v in zip(ref, value, strict=True) for pair in _leaves(r, v)]
+        return [leaf for r, v in zip(ref, value, strict=True) for leaf in _leaves(r, v)]
     return []
+
+
+def _lazy_bits(ref: Any, value: Any, nodes: list[ir.Node]) -> Any:
+    """``ref`` conjugated or negated where the tensor says so and its buffer does not.
+
+    The same nodes turn what such a tensor shows into what its buffer holds, for writes.
+    """
+    if isinstance(value, (list, tuple)) and isinstance(ref, tuple):
+        return tuple(_lazy_bits(r, v, nodes) for r, v in zip(ref, value, strict=True))
+    if not isinstance(value, torch.Tensor) or not (value.is_conj() or value.is_neg()):
+        return ref
+    spec = ir.Array(dtype_name(value.dtype), tuple(value.shape))
+    for lazy, op in (
+        (value.is_conj(), "aten::_conj_physical"),
+        (value.is_neg(), "aten::_neg_view_copy"),
+    ):
+        if lazy:
+            nodes.append(ir.Node(op, (ref,), (spec,)))
+            ref = ir.Result(len(nodes) - 1)
+    return ref
+
+
+def _strides(t: torch.Tensor, perm: tuple[int, ...] | None) -> list[int]:
+    """Strides of a result, empty when they are the plain row-major ones.
+
+    A contiguous tensor may have others where a dimension has size one (channels_last of one
+    channel).
+    """
+    if perm is not None:
+        return list(t.stride())
+    if t.numel() == 0 or not t.is_contiguous():
+        return []
+    plain = torch.empty(t.shape, device="meta").stride()
+    return list(t.stride()) if t.stride() != plain else []
 
 
 class _Results:
