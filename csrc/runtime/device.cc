@@ -1,5 +1,7 @@
 #include "runtime/device.h"
 
+#include <pthread.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -372,6 +374,8 @@ Status Runtime::start(const RuntimeOptions& options, ExecutableStore::Loader loa
         std::make_unique<Device>(i, runtime->client_.get(), found[i], std::move(arena)));
   }
   runtime->store.configure(options.executable_limit_bytes, std::move(loader));
+  // Whoever starts the runtime: a child has the memory of it and none of its threads.
+  pthread_atfork(nullptr, nullptr, [] { forked().store(true, std::memory_order_relaxed); });
   g_runtime = runtime.release();  // lives as long as the process: threads may still launch at exit
   return Status();
 }

@@ -6,7 +6,6 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 #include <frameobject.h>
-#include <pthread.h>
 
 #include <atomic>
 #include <utility>
@@ -47,10 +46,6 @@ Runtime& runtime() {
   }
   TORCH_CHECK(g_starter, "torch_neuronx is not registered: import torch_neuronx first");
   g_starter();
-  static std::once_flag once;
-  std::call_once(once, [] {
-    pthread_atfork(nullptr, nullptr, [] { forked().store(true, std::memory_order_relaxed); });
-  });
   TORCH_CHECK(Runtime::get(), "the neuron runtime did not start");
   return *Runtime::get();
 }
