@@ -35,7 +35,10 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             op.name() in rules or torch.Tag.nondeterministic_seeded in op.tags
         )
 
-    return {op: f for op, f in core_aten_decompositions().items() if not stays(op)}
+    chosen = {op: f for op, f in core_aten_decompositions().items() if not stays(op)}
+    # Dynamo writes addcmul_ with a number so; eager has no such operator.
+    chosen[torch.ops.prims.fma.default] = lambda a, b, c: a * b + c
+    return chosen
 
 
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:

@@ -16,6 +16,7 @@ from torch_neuronx import _C
 from torch_neuronx.compiler import planning
 from torch_neuronx.dynamo import graph as fx
 from torch_neuronx.dynamo import obstacles
+from torch_neuronx.dynamo.split import Split, split
 
 _serial = itertools.count()
 
@@ -25,8 +26,10 @@ class CompiledFunction:
 
     A graph with an obstacle (``obstacles.find``: an operator without a rule, or work on the CPU)
     is run operator by operator instead, where the fallback policy applies (decision D8); a warning
-    says so, with the Python line. Inputs on the CPU that the graph only moves to the device are
-    copied there at each call; 0-d ones are passed as numbers.
+    says so, with the Python line. What the graph computes on the CPU runs there first, by PyTorch's
+    own kernels. CPU tensors that the device reads, inputs among them, are copied to it at each
+    call; 0-d ones are passed as numbers. (Mixing dimensioned CPU and neuron tensors in one operator
+    is an error, which Dynamo raises.)
     """
 
     def __init__(self, gm: torch.fx.GraphModule, name: str) -> None:
@@ -41,12 +44,13 @@ class CompiledFunction:
                 stacklevel=2,
             )
             return
-        devices = obstacles.devices(gm)
-        self._device = devices[0] if devices else None
-        self._constants = fx.constants(gm, self._device)
-        self._host_inputs = fx.host_inputs(gm)
-        self._literals = fx.literal_results(gm)
-        self._digest = hashlib.sha256(fx.canonical_text(gm).encode()).digest()
+        self._device = obstacles.devices(gm)[0]
+        self._split = split(gm)
+        self._gm = self._split.device
+        self._constants = fx.constants(self._gm, self._device)
+        self._host_inputs = fx.host_inputs(self._gm)
+        self._literals = fx.literal_results(self._gm)
+        self._digest = hashlib.sha256(fx.canonical_text(self._gm).encode()).digest()
         self._graph = _C.Graph(self.name)
         _register(self)
 
@@ -54,10 +58,27 @@ class CompiledFunction:
         with contextlib.nullcontext() if not torch.is_grad_enabled() else torch.no_grad():
             if self._obstacle:
                 return list(torch.fx.Interpreter(self._gm).run(*inputs))
-            arguments = [*inputs, *self._constants]
-            for i in self._host_inputs:
-                arguments[i] = fx.to_device(arguments[i], self._device)
-            results: list[Any] = self._graph(arguments)
+            if self._split.host is not None:
+                return self._call_both(self._split, inputs)
+            return self._call_device([*inputs, *self._constants])
+
+    def _call_both(self, parts: Split, inputs: tuple[Any, ...]) -> list[Any]:
+        assert parts.host is not None
+        on_cpu = parts.host(*inputs)
+        end = parts.num_passed + len(parts.host_results)
+        results = self._call_device([*inputs, *on_cpu[: parts.num_passed], *self._constants])
+        for i, value in zip(parts.host_results, on_cpu[parts.num_passed : end], strict=True):
+            results[i] = value
+        for i, value in zip(parts.host_writes, on_cpu[end:], strict=True):
+            inputs[i].copy_(value)
+        return results
+
+    def _call_device(self, arguments: list[Any]) -> list[Any]:
+        for i in self._split.unused:
+            arguments[i] = None
+        for i in self._host_inputs:
+            arguments[i] = fx.to_device(arguments[i], self._device)
+        results: list[Any] = self._graph(arguments)
         for i, value in self._literals.items():
             results[i] = value
         return results

@@ -1,9 +1,8 @@
 """What keeps a graph from becoming one executable.
 
 A graph with an obstacle runs operator by operator, where the fallback policy applies (decision
-D8). Values on the CPU are no obstacle as long as moving them to the device changes no bit of any
-result: inputs and constants that are only copied, viewed or cast on their way to the device, and
-0-d numbers that are computed with in at most 32 bits.
+D8). Operators on CPU tensors are no obstacle as long as none of them reads what the device
+computes: they run first, on the CPU (``split.py``).
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from torch.fx import GraphModule, Node
 
 from torch_neuronx.compiler import overloads
 from torch_neuronx.dynamo.sizes import SYMBOLIC, depends_on_data, is_number
-
-_WIDE = (torch.float64, torch.complex128)
 
 
 def line_of(node: Node) -> str:
@@ -42,6 +39,16 @@ def on_host(node: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 
+def runs_on_host(node: Node) -> bool:
+    """Whether a node is an operator whose results are all on the CPU."""
+    results = tensors(node.meta.get("val"))
+    return (
+        node.op == "call_function"
+        and bool(results)
+        and all(t.device.type == "cpu" for t in results)
+    )
+
+
 def is_copy(node: Node) -> bool:
     """``copy_(input, value)``: the form that AOTAutograd gives an input's mutation."""
     return node.op == "call_function" and node.target == torch.ops.aten.copy_.default
@@ -60,9 +67,11 @@ def devices(gm: GraphModule) -> list[torch.device]:
 
 def find(gm: GraphModule) -> str | None:
     """Why the graph cannot be one executable, naming the Python line; or None."""
-    several = devices(gm)
-    if len(several) > 1:
-        return f"it uses several devices: {', '.join(map(str, several))}"
+    found = devices(gm)
+    if not found:
+        return "none of its tensors is on the device"
+    if len(found) > 1:
+        return f"it uses several devices: {', '.join(map(str, found))}"
     written: set[Node] = set()
     for node in gm.graph.nodes:
         if node.op == "output":
@@ -70,7 +79,7 @@ def find(gm: GraphModule) -> str | None:
         elif node.op == "call_function":
             reason = _call(node, written)
         elif node.op in ("placeholder", "get_attr"):
-            reason = _device(node)
+            reason = None
         else:
             reason = f"it calls the module or method {node.target}"
         if reason:
@@ -80,26 +89,49 @@ def find(gm: GraphModule) -> str | None:
 
 def _call(node: Node, written: set[Node]) -> str | None:
     value = node.meta.get("val")
-    if is_number(value) or node.target is operator.getitem:
-        return f"{node.name} depends on data" if depends_on_data(value) else None
+    on_cpu = [n.name for n in node.all_input_nodes if runs_on_host(n)]
+    if is_number(value):
+        if depends_on_data(value):
+            return f"{node.name} depends on data"
+        return f"{node.name} is a size of {on_cpu[0]}, which is on the CPU" if on_cpu else None
+    if is_copy(node):
+        return _copy(node, written)
+    late = _after_write(node.all_input_nodes, written)
+    if late:
+        return late
+    if runs_on_host(node):
+        there = [n.name for n in node.all_input_nodes if _on_device(n)]
+        return f"{node.name} is on the CPU and reads {there[0]} on the device" if there else None
+    if node.target is operator.getitem:
+        return None
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         return f"the higher-order operator {node.target} has no lowering"
     if not isinstance(node.target, torch._ops.OpOverload):
         return f"{node.target} is no ATen operator"
-    if is_copy(node):
-        target = node.args[0]
-        read = [node.args[1]]
-        if not isinstance(target, Node) or target.op != "placeholder" or on_host(target):
-            return f"{node.name} writes to what is not an input on the device"
-        written.add(target)
-        # A second write to the same input, and a read of another one, would see the first.
-        return _after_write(read, written - {target})
-    name = node.target.name()
-    if name not in overloads.rule_names():
-        return f"{name} has no lowering rule"
-    if any(depends_on_data(t) for t in tensors(value)):
-        return f"the shape of {node.name} depends on data"
-    return _after_write(node.all_input_nodes, written) or _device(node)
+    if node.target.name() not in overloads.rule_names():
+        return f"{node.target.name()} has no lowering rule"
+    for result in tensors(value):
+        if result.device.type != "neuron":
+            return f"{node.name} is on device {result.device}"
+        if depends_on_data(result):
+            return f"the shape of {node.name} depends on data"
+    return None
+
+
+def _copy(node: Node, written: set[Node]) -> str | None:
+    """An input's mutation: the last thing that happens to that input."""
+    target, source = node.args[:2]
+    if not isinstance(target, Node) or target.op != "placeholder":
+        return f"{node.name} writes to what is not an input"
+    if on_host(target) != on_host(source):
+        return f"{node.name} copies between the CPU and the device"
+    late = _after_write([source], written)
+    written.add(target)
+    return late
+
+
+def _on_device(node: Node) -> bool:
+    return any(t.device.type == "neuron" for t in tensors(node.meta.get("val")))
 
 
 def _after_write(read: list[Any], written: set[Node]) -> str | None:
@@ -107,22 +139,8 @@ def _after_write(read: list[Any], written: set[Node]) -> str | None:
     return f"it reads {', '.join(late)} after having written to it" if late else None
 
 
-def _device(node: Node) -> str | None:
-    for value in tensors(node.meta.get("val")):
-        if value.device.type not in ("neuron", "cpu"):
-            return f"{node.name} is on device {value.device}"
-        if value.device.type == "cpu" and node.op == "call_function":
-            row = overloads.table()[node.target.name()]  # type: ignore[union-attr]
-            number = value.dim() == 0 and value.dtype not in _WIDE
-            if row.uses_rng or not (row.exact or number):
-                return f"{node.name} computes on the CPU"
-    return None
-
-
 def _output(node: Node) -> str | None:
     for item in node.args[0]:  # type: ignore[union-attr]
-        if on_host(item):
-            return f"its result {item.name} is on the CPU"
         value = item.meta.get("val") if isinstance(item, Node) else None
         if isinstance(value, SYMBOLIC) and not isinstance(value, torch.SymInt):
             return f"its result {item.name} is a number that is no integer"

@@ -31,6 +31,8 @@ class Sizes:
     def __init__(self, examples: list[Any], values: list[Any]) -> None:
         self._symbols: dict[Any, Any] = {}
         for example, value in zip(examples, values, strict=True):
+            if value is None:
+                continue  # an input that the device does not read
             if isinstance(example, torch.Tensor):
                 self._bind(example.shape, value.shape)
                 self._bind(example.stride(), value.stride())
