@@ -430,6 +430,16 @@ def _strided_cpu(x: Any) -> bool:
     )
 
 
+def _data_dependent(filled: list[Any]) -> bool:
+    """Whether an index list holds a mask: the result's size then depends on its values."""
+    return any(
+        isinstance(x, torch.Tensor) and x.dtype in (torch.bool, torch.uint8)
+        for value in filled[1:2]
+        if isinstance(value, (list, tuple))
+        for x in value
+    )
+
+
 class _Recorder(TorchDispatchMode):
     """Checks every ``aten`` call that has a rule as it happens."""
 
@@ -451,10 +461,11 @@ class _Recorder(TorchDispatchMode):
         if func._overloadname != "default":
             name += f".{func._overloadname}"
         if name not in self.skip and _strided_cpu([*args, *kwargs.values()]):
-            if name in table.RULES:
-                self._check(name, full_arguments(func, args, kwargs))
-            else:
+            filled = full_arguments(func, args, kwargs)
+            if name not in table.RULES:
                 self.report.missing[name] += 1
+            elif not (name.startswith("aten::index") and _data_dependent(filled)):
+                self._check(name, filled)
         return func(*args, **kwargs)
 
     def _check(self, name: str, filled: list[Any]) -> None:

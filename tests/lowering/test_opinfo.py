@@ -21,9 +21,10 @@ FLOORS: dict[torch.dtype, int] = {
     torch.bool: 110,
     torch.complex64: 150,
 }
-# (rtol, atol) of overloads whose float32 algorithms differ from CPU's.
+# (rtol, atol) of overloads whose float32 algorithms differ from CPU's, or whose sums cancel.
 LOOSE = {
     "aten::polygamma": (1e-4, 1e-4),  # CPU's trigamma reflects negative operands
+    "aten::convolution": (2e-5, 2e-4),  # terms of 200 that cancel
 }
 
 
