@@ -32,11 +32,12 @@ std::string replaced(std::string text, int64_t value) {
 Device::Device(int index, Client* client, PJRT_Device* device, std::unique_ptr<Arena> arena)
     : index_(index), client_(client), device_(device), arena_(std::move(arena)) {}
 
-Result<Ref<DeviceBuffer>> Device::number(DType dtype, uint64_t bits) {
-  const NumberKey key{dtype, bits};
+Result<Ref<DeviceBuffer>> Device::number(DType dtype, uint64_t bits, uint64_t high_bits) {
+  const NumberKey key{dtype, bits, high_bits};
   if (auto it = numbers_.find(key); it != numbers_.end()) return it->second;
+  const uint64_t words[2] = {bits, high_bits};
   TN_ASSIGN_OR_RETURN(Buffer buffer,
-                      client_->from_host(&bits, dtype, {}, device_,
+                      client_->from_host(words, dtype, {}, device_,
                                          HostSemantics::kImmutableOnlyDuringCall, nullptr));
   Ref<DeviceBuffer> ref(new DeviceBuffer(std::move(buffer)));
   if (numbers_.size() >= kNumberCacheLimit) numbers_.clear();

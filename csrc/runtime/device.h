@@ -66,8 +66,8 @@ class Device {
   void advance();
   // Launches everything queued, waiting for compiles; releases the lock while waiting.
   void drain(std::unique_lock<std::mutex>& lock);
-  // A 0-d buffer holding `bits` as `dtype`, from a bounded cache.
-  Result<Ref<DeviceBuffer>> number(DType dtype, uint64_t bits);
+  // A 0-d buffer holding `bits` (low end first) as `dtype`, from a bounded cache.
+  Result<Ref<DeviceBuffer>> number(DType dtype, uint64_t bits, uint64_t high_bits = 0);
   // Gives an empty storage a buffer of zeros.
   Status materialize(DeviceStorage& storage);
   void record_error(DeviceError error);
@@ -121,11 +121,12 @@ class Device {
   struct NumberKey {
     DType dtype;
     uint64_t bits;
+    uint64_t high_bits;
     bool operator==(const NumberKey&) const = default;
   };
   struct NumberHash {
     size_t operator()(const NumberKey& k) const {
-      return (k.bits ^ (static_cast<uint64_t>(k.dtype) << 56)) * 0x9E3779B97F4A7C15ull;
+      return (k.bits ^ (k.high_bits << 1) ^ (static_cast<uint64_t>(k.dtype) << 56)) * 0x9E3779B97F4A7C15ull;
     }
   };
   std::unordered_map<NumberKey, Ref<DeviceBuffer>, NumberHash> numbers_;

@@ -183,8 +183,7 @@ void CallKey::add_host_tensor(const at::Tensor& tensor) {
   }
   const bool weak = tensor.unsafeGetTensorImpl()->is_wrapped_number();
   const DType dtype = to_dtype(tensor.scalar_type());
-  if (dtype == DType::kC128) {
-    if (!weak) other_device(tensor);
+  if (weak && dtype == DType::kC128) {
     const auto value = *static_cast<const c10::complex<double>*>(tensor.const_data_ptr());
     add_number(float_bits(value.real()) | float_bits(value.imag()) << 32, DType::kC64, true);
     return;
@@ -194,10 +193,11 @@ void CallKey::add_host_tensor(const at::Tensor& tensor) {
     add_number(bits_of(*static_cast<const double*>(tensor.const_data_ptr())), DType::kF64, true);
     return;
   }
-  uint64_t bits = 0;
-  std::memcpy(&bits, tensor.const_data_ptr(), dtype_size_bytes(dtype));
-  if (!weak && (dtype == DType::kF64)) saw_double_tensor_ = true;
-  add_number(bits, dtype, weak);
+  uint64_t bits[2] = {0, 0};
+  std::memcpy(bits, tensor.const_data_ptr(), dtype_size_bytes(dtype));
+  if (!weak && (dtype == DType::kF64 || dtype == DType::kC128)) saw_double_tensor_ = true;
+  add_number(bits[0], dtype, weak);
+  parameters.back().high_bits = bits[1];
 }
 
 void CallKey::add_number(uint64_t bits, DType dtype, bool weak) {

@@ -29,6 +29,7 @@ struct Parameter {
   DeviceStorage* storage = nullptr;  // null: a number
   DType dtype = DType::kF32;
   uint64_t bits = 0;
+  uint64_t high_bits = 0;  // complex128 has 16 bytes
 };
 
 // How one leaf argument reaches the executable; the order is that of the walk.

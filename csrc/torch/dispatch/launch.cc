@@ -101,7 +101,8 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
         params.push_back({parameter.storage, nullptr});
         continue;
       }
-      Result<Ref<DeviceBuffer>> number = device.number(parameter.dtype, parameter.bits);
+      Result<Ref<DeviceBuffer>> number =
+          device.number(parameter.dtype, parameter.bits, parameter.high_bits);
       check(number.status(), name_.c_str());
       params.push_back({nullptr, number.value().get()});
       numbers.push_back(std::move(number).value());

@@ -53,6 +53,7 @@ def context_fingerprint(
     }
     if sources:
         parts["sources"] = sources_hash()
+        parts["extension"] = extension_hash()
         parts["versions"] = distribution_versions()
         parts["python"] = list(sys.version_info[:2])
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
@@ -66,6 +67,16 @@ def sources_hash(package: str = _PACKAGE) -> str:
             with open(path, "rb") as file:
                 content = hashlib.sha256(file.read()).digest()
             digest.update(os.path.relpath(path, package).encode() + b"\0" + content)
+    return digest.hexdigest()
+
+
+def extension_hash(package: str = _PACKAGE) -> str:
+    """Hash of the extension module, which builds the keys of calls."""
+    digest = hashlib.sha256()
+    for name in sorted(os.listdir(package)):
+        if name.startswith("_C.") and name.endswith(".so"):
+            with open(os.path.join(package, name), "rb") as file:
+                digest.update(file.read())
     return digest.hexdigest()
 
 
