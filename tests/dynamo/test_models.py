@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,13 +14,6 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from support import assert_same, no_fallback, to_device
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch._dynamo.reset()
-    torch.manual_seed(0)
-    yield
 
 
 class ResNet(nn.Module):
@@ -170,7 +164,8 @@ def test_compiled_optimizer_step(make: Callable[[Any], torch.optim.Optimizer]) -
     on_device = [p.to("neuron").requires_grad_() for p in start]
     reference, tested = make(on_cpu), make(on_device)
     step = torch.compile(tested.step, backend="neuron")
-    with no_fallback():
+    with no_fallback(), warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*operator by operator")
         for _ in range(4):
             for p, q in zip(on_cpu, on_device, strict=True):
                 p.grad = torch.randn_like(p)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import dataclasses
 import operator
 from typing import Any
 
@@ -190,13 +191,35 @@ class _Translator:
             if value.is_contiguous() and inside:
                 args[0], args[-1] = self.refs[base], ir.Constant(start)
                 return
+            reads = node.target is torch.ops.aten.as_strided.default
             parent = _base(base)
-            if parent is None or node.target is not torch.ops.aten.as_strided.default:
+            if parent is None and reads and start >= 0:
+                flat = self.flat(base, value, start + last + 1)
+                if flat is not None:
+                    args[0], args[-1] = flat, ir.Constant(start)
+                    return
+            if parent is None or not reads:
                 raise NotImplementedError(
                     f"{node.target} of a tensor with sizes {tuple(value.shape)} and strides "
                     f"{value.stride()}, which has no contiguous base in the graph"
                 )
             base = parent
+
+    def flat(self, base: Node, value: torch.Tensor, span: int) -> Any:
+        """The first ``span`` elements of a base's storage in their order there, or None."""
+        read = self.refs[base]
+        if isinstance(read, ir.Read):
+            view = dataclasses.replace(read.view, sizes=(span,), strides=(1,), box=False)
+            return dataclasses.replace(read, view=view, zero_dim=False)
+        order = memory_order(value)
+        if order is None or span > value.numel():
+            return None
+        shape = tuple(value.shape[i] for i in order)
+        self.nodes.append(ir.Node(
+            "aten::permute", (read, ir.Constant(order)), (ir.Array(dtype_name(value.dtype), shape),)
+        ))  # fmt: skip
+        self.lines.append(self.lines[-1] if self.lines else "")
+        return ir.Result(len(self.nodes) - 1)
 
     def copy_into_input(self, node: Node) -> None:
         """``copy_(input, value)``: the form that AOTAutograd gives an input's mutation."""
