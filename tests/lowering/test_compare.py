@@ -40,3 +40,13 @@ def test_logic(name: str) -> None:
     check(f"aten::{name}", SPECIAL[:, None], torch.tensor([0, 3]))
     check(f"aten::{name}", torch.tensor([True, False]), torch.tensor([0.5, 0.0]))
     check(f"aten::{name}", torch.tensor([1j, 0j]), torch.tensor([1j, 1j]))
+
+
+@pytest.mark.parametrize("invert", [False, True])
+def test_membership(invert: bool) -> None:
+    x = torch.tensor([[3, 1, 4], [1, 5, 9]])
+    for tests in (torch.tensor([1, 9, 2, 9]), torch.empty(0, dtype=torch.int64)):
+        check("aten::isin.Tensor_Tensor", x, tests, invert=invert)
+    check("aten::isin.Tensor_Tensor", SPECIAL, torch.tensor([0.0, math.nan, math.inf]))
+    check_both("aten::isin.Tensor_Scalar", x, 4, invert=invert)
+    check_both("aten::isin.Scalar_Tensor", 4, x, invert=invert)

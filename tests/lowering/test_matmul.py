@@ -80,3 +80,10 @@ def test_bool_addr() -> None:
 @pytest.mark.parametrize("shapes", [((0, 3), (3, 2)), ((2, 0), (0, 3))], ids=str)
 def test_empty(shapes: tuple[tuple[int, int], tuple[int, int]]) -> None:
     check("aten::mm", *[torch.ones(s) for s in shapes])
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_cross(dtype: torch.dtype) -> None:
+    a, b = rand(4, 3, dtype=dtype), rand(1, 3, dtype=dtype)
+    check("aten::linalg_cross", a, b)
+    check("aten::linalg_cross", a.t(), b.t(), dim=0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
+from jax import lax
 
 from torch_neuronx.lowering.dtypes import promote
 from torch_neuronx.lowering.table import lowers
@@ -43,3 +44,19 @@ for _name, _function in _LOGICAL.items():
     _logical(_name, _function)
 
 
+
+
+@lowers(
+    "aten::isin.Tensor_Tensor", "aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor", exact=True
+)
+def isin(elements: Any, tests: Any, assume_unique: bool, invert: bool) -> Any:
+    """Whether each element is among the tests, by binary search in the sorted tests."""
+    elements, tests = promote(elements, tests)
+    tests = tests.reshape(-1)
+    if tests.size == 0:
+        found = jnp.zeros(elements.shape, bool)
+    else:
+        tests = lax.sort(tests)
+        place = jnp.searchsorted(tests, elements)
+        found = jnp.take(tests, place, mode="clip") == elements
+    return ~found if invert else found

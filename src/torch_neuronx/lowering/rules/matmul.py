@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from torch_neuronx.lowering.dtypes import REDUCED_FLOATS, cast, dtype_name
+from torch_neuronx.lowering.dtypes import REDUCED_FLOATS, cast, dtype_name, op_math
 from torch_neuronx.lowering.rules.pointwise import is_one
 from torch_neuronx.lowering.table import lowers
 
@@ -123,3 +123,11 @@ def addmm_activation(
     """addmm, then relu or gelu, rounded once."""
     x = _blend(self, product(mat1, mat2), beta, alpha)
     return jax.nn.gelu(x, approximate=False) if use_gelu else jnp.maximum(x, 0)
+
+
+@lowers("aten::linalg_cross")
+def cross(self: Any, other: Any, dim: int, *, out: Any) -> Any:
+    """Cross product of vectors of three along a dimension."""
+    dtype = op_math(out.dtype)
+    a, b = jnp.broadcast_arrays(cast(self, dtype), cast(other, dtype))
+    return jnp.cross(a, b, axis=dim)
