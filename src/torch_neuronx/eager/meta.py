@@ -72,21 +72,6 @@ def _tensors(values: Any) -> list[torch.Tensor]:
     return [t for v in values for t in _tensors(v)] if isinstance(values, list) else []
 
 
-def check_out_dtype(base: str, outs: list[Any]) -> None:
-    """Result dtypes that PyTorch's CPU kernels refuse and its meta kernels let pass.
-
-    Raises:
-        RuntimeError: in CPU's words.
-    """
-    name = base.split("::")[1].split(".")[0]
-    if name not in ("all", "any"):
-        return
-    for out in outs:
-        if out.dtype not in (torch.bool, torch.uint8):
-            short = torch.empty(0, dtype=out.dtype).type().split(".")[-1].removesuffix("Tensor")
-            raise RuntimeError(f"{name} only supports bool tensor for result, got: {short}")
-
-
 def _run_fake(schema: schemas.Schema, values: list[Any]) -> Any:
     """For overloads without a meta kernel: FakeTensorMode also tries decompositions."""
     from torch._subclasses.fake_tensor import FakeTensorMode

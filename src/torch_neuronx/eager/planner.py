@@ -15,7 +15,7 @@ import torch
 from torch_neuronx import _C, config
 from torch_neuronx.compiler import overloads, planning
 from torch_neuronx.compiler.references import Writer, dtype_name, memory_order, scalar_type
-from torch_neuronx.eager import meta, schemas
+from torch_neuronx.eager import meta, refusals, schemas
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.neuron import target
 
@@ -38,6 +38,7 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
     resizes = _check(row, schema, values, metas)
     if resizes:
         return _C.make_plan(None, [], [], resizes, 0, False, False)
+    refusals.check(row, schema, metas)
     program, shape = _write(row, schema, call, values, metas)
     _warn_float64(name, shape)
     return planning.compile(name, key, program, shape)
@@ -77,8 +78,6 @@ def _check(
         for m in metas
     ]  # fmt: skip
     meta.run(schema, checked)
-    meta.check_out_dtype(row.base, [m for a, m in zip(schema.arguments, checked, strict=True)
-                                    if row.kind == "out" and a.written])  # fmt: skip
     return [
         (i, list(checked[i].shape))
         for i, a in enumerate(schema.arguments)

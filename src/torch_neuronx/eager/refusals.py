@@ -1,0 +1,138 @@
+"""Calls that CPU's kernels refuse and PyTorch's meta kernels let pass.
+
+Meta kernels check less than kernels do: dtypes of a product's operands, a dimension out of range,
+an empty maximum. So a new call on little data is tried on CPU with zeros, which costs
+microseconds beside the compilation that follows; what matters at any size is also checked in
+words.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import torch
+
+from torch_neuronx.compiler.overloads import Overload
+from torch_neuronx.eager import schemas
+
+# Above this a call may cost more than a moment on CPU.
+_MAX_TRIAL_BYTES = 256 << 10
+
+_PRODUCTS = frozenset(
+    f"aten::{name}"
+    for name in (
+        "mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "vdot",
+        "_addmm_activation", "convolution_overrideable",
+    )
+)  # fmt: skip
+# Zeros are no fair input: a singular matrix, a probability of nothing, an assertion.
+_NO_TRIAL = re.compile(
+    r"aten::_?(linalg_|cholesky|lu_|triangular_|inverse|assert|multinomial|ctc_)"
+)
+# CPU carries out everything on these that PyTorch means to exist; the other dtypes have gaps
+# there which are no business of this device.
+_COMPLETE = frozenset(
+    {
+        torch.float32, torch.float64, torch.complex64, torch.complex128, torch.bool,
+        torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
+    }
+)  # fmt: skip
+
+
+def check(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None:
+    """Raise what CPU would raise for a call; ``metas`` are its arguments on the meta device."""
+    _check_dimensions(row, schema, metas)
+    if row.base in _PRODUCTS:
+        _check_product(schema, metas)
+    if row.kind == "out" and row.base.split(".")[0] in ("aten::all", "aten::any"):
+        _check_truth_result(row, schema, metas)
+    _try_on_cpu(row, schema, metas)
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
+    return [t for v in values for t in _tensors(v)] if isinstance(values, list) else []
+
+
+def _check_dimensions(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None:
+    first = metas[0] if metas else None
+    if not isinstance(first, torch.Tensor) or schema.arguments[0].name != "self":
+        return
+    if row.base.startswith("aten::unsqueeze"):
+        return
+    rank = max(first.dim(), 1)
+    for argument, value in zip(schema.arguments, metas, strict=True):
+        if argument.name != "dim":
+            continue
+        for dim in value if isinstance(value, list) else [value]:
+            if type(dim) is int and not -rank <= dim < rank:
+                raise IndexError(
+                    f"Dimension out of range (expected to be in range of [{-rank}, {rank - 1}], "
+                    f"but got {dim})"
+                )
+
+
+def _check_product(schema: schemas.Schema, metas: list[Any]) -> None:
+    given = [
+        (a.name, m)
+        for a, m in zip(schema.arguments, metas, strict=True)
+        if isinstance(m, torch.Tensor) and not a.written
+    ]
+    for name, tensor in given[1:]:
+        if tensor.dtype != given[0][1].dtype:
+            raise RuntimeError(
+                f"expected {given[0][0]} and {name} to have the same dtype, but got: "
+                f"{_short(given[0][1].dtype)} != {_short(tensor.dtype)}"
+            )
+
+
+def _check_truth_result(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None:
+    name = row.base.split("::")[1].split(".")[0]
+    for argument, out in zip(schema.arguments, metas, strict=True):
+        if argument.written and out.dtype not in (torch.bool, torch.uint8):
+            raise RuntimeError(
+                f"{name} only supports bool tensor for result, got: {_short(out.dtype).title()}"
+            )
+
+
+def _short(dtype: torch.dtype) -> str:
+    """``long`` of int64: how PyTorch's errors call dtypes."""
+    return torch.empty(0, dtype=dtype).type().split(".")[-1].removesuffix("Tensor").lower()
+
+
+def _try_on_cpu(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None:
+    if row.uses_rng or _NO_TRIAL.match(row.name):
+        return  # nor may the CPU's generator move
+    if row.name.startswith(("aten::_foreach_", "aten::_fused_")):
+        return
+    tensors = _tensors(metas)
+    if sum(t.untyped_storage().nbytes() for t in tensors) > _MAX_TRIAL_BYTES:
+        return
+    zeros: dict[int, torch.Tensor] = {}
+
+    def on_cpu(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.device.type == "meta":
+            if id(value) not in zeros:
+                made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+                made.untyped_storage().fill_(0)
+                zeros[id(value)] = made
+            return zeros[id(value)]
+        return [on_cpu(v) for v in value] if isinstance(value, list) else value
+
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the real call warns
+        try:
+            schemas.call(schema.op, schema.arguments, [on_cpu(v) for v in metas])
+        except NotImplementedError as error:
+            # No CPU kernel at all, or a dtype that CPU lacks.
+            complete = all(t.dtype in _COMPLETE for t in tensors)
+            if complete and ("not implemented for '" in str(error) or "complex" in str(error)):
+                raise
+        except RuntimeError as error:
+            if str(error) == "ZeroDivisionError":
+                return
+            if not re.search(r"(on|for|by) (the )?CPU", str(error)) or "complex" in str(error):
+                raise
