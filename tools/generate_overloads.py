@@ -32,6 +32,18 @@ RENAMED = {
     "aten::bernoulli_.float": "aten::bernoulli.p",
     "aten::bernoulli_.Tensor": "aten::bernoulli.Tensor",
     "aten::random_.from": "aten::random.from",
+    "aten::__ilshift__.Scalar": "aten::__lshift__.Scalar",
+    "aten::__ilshift__.Tensor": "aten::__lshift__.Tensor",
+    "aten::__irshift__.Scalar": "aten::__rshift__.Scalar",
+    "aten::__irshift__.Tensor": "aten::__rshift__.Tensor",
+}
+# Functional forms of out= overloads that are called something else.
+RENAMED_OUT = {
+    "aten::adaptive_avg_pool2d.out": "aten::_adaptive_avg_pool2d",
+    "aten::adaptive_avg_pool3d.out": "aten::_adaptive_avg_pool3d",
+    "aten::adaptive_avg_pool3d_backward.grad_input": "aten::_adaptive_avg_pool3d_backward",
+    "aten::conj_physical.out": "aten::_conj_physical",
+    "aten::range.out": "aten::range.step",
 }
 FACTORY_OPTIONS = {"dtype", "layout", "device", "pin_memory"}
 # Kernels of ours in C++: they call the rule themselves or need none.
@@ -145,6 +157,9 @@ def rows() -> list[dict[str, Any]]:
     for name in known:
         by_packet.setdefault(name.split(".")[0], []).append(name)
     renamed = {base: name for name, base in RENAMED.items()}
+    outs_of: dict[str, list[str]] = {}
+    for name, base in RENAMED_OUT.items():
+        outs_of.setdefault(base, []).append(name)
     result: dict[str, dict[str, Any]] = {}
     unknown = []
     for base, rule in sorted(table.load_rules().items()):
@@ -164,7 +179,7 @@ def rows() -> list[dict[str, Any]]:
         ):
             result[inplace] = row(inplace, "inplace", known[inplace], rule)
         wanted = arguments(schema)
-        for name in by_packet.get(packet, []):
+        for name in by_packet.get(packet, []) + outs_of.get(base, []):
             other = known[name]
             outs = [a for a in other.arguments if is_out(a)]
             if outs and arguments(other) == wanted and eligible(name, other):
