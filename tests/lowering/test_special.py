@@ -48,9 +48,7 @@ def test_polynomials(name: str) -> None:
     x, n = torch.tensor(X).unsqueeze(1), torch.tensor(N)
     # Recurrences cancel near zeros: the error is that of the largest term.
     check(f"aten::special_{name}", x, n, rtol=2e-4, atol=2e-4)
-    check(
-        f"aten::special_{name}", x.double(), n.double(), exact_float64=True, rtol=1e-9, atol=1e-9
-    )
+    check(f"aten::special_{name}", x.double(), n.double(), exact_float64=True, rtol=1e-9, atol=1e-9)
     check(f"aten::special_{name}", torch.tensor([1, 2, -3]), torch.tensor([2, 3, 4]))
 
 

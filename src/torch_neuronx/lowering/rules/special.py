@@ -147,7 +147,8 @@ def _k(x: Any, order: int, scaled: bool) -> Any:
 
 def spherical_bessel_j0(x: Any) -> Any:
     """sin(x) / x, by its series near 0."""
-    series = _horner(x * x, tuple((-1.0) ** k / math.factorial(2 * k + 1) for k in range(6, -1, -1)))
+    terms = tuple((-1.0) ** k / math.factorial(2 * k + 1) for k in range(6, -1, -1))
+    series = _horner(x * x, terms)
     value = jnp.where(jnp.abs(x) < 0.5, series, jnp.sin(x) / x)
     return jnp.where(jnp.isinf(x), jnp.zeros_like(x), value)
 
@@ -279,9 +280,7 @@ def _hermite(doubled: bool) -> Function:
         limit = 128 if x.dtype == np.float32 else 512  # PyTorch's, above which it gives NaN
         y = x + x if doubled else x
         factor = 2 if doubled else 1
-        value = _recur(
-            x, jnp.minimum(n, limit), y, lambda j, _, q, p: y * q - factor * j * p
-        )
+        value = _recur(x, jnp.minimum(n, limit), y, lambda j, _, q, p: y * q - factor * j * p)
         # n = 0 and 1 come before the limit, and n that is no number counts as -1.
         value = jnp.where(n > limit, jnp.full_like(x, np.nan), value)
         return jnp.where(jnp.isfinite(n), value, jnp.zeros_like(x))
@@ -290,9 +289,7 @@ def _hermite(doubled: bool) -> Function:
 
 
 def _laguerre(x: Any, n: Any) -> Any:
-    return _recur(
-        x, n, 1 - x, lambda j, x, q, p: ((j + j + (1 - x)) * q - j * p) / (j + 1)
-    )
+    return _recur(x, n, 1 - x, lambda j, x, q, p: ((j + j + (1 - x)) * q - j * p) / (j + 1))
 
 
 def _legendre(x: Any, n: Any) -> Any:
