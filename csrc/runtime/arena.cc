@@ -12,6 +12,8 @@ namespace tn {
 namespace {
 constexpr size_t kGranule = 512;
 constexpr size_t kRecentLimit = size_t{1} << 20;  // larger blocks are coalesced at once
+
+size_t owners_bytes(size_t capacity) { return (capacity / kGranule + 1) * sizeof(void*); }
 }  // namespace
 
 Result<std::unique_ptr<Arena>> Arena::reserve(size_t capacity_bytes) {
@@ -22,15 +24,37 @@ Result<std::unique_ptr<Arena>> Arena::reserve(size_t capacity_bytes) {
                   "cannot reserve " + std::to_string(capacity_bytes) +
                       " bytes of address space: " + std::strerror(errno));
   }
-  return std::unique_ptr<Arena>(new Arena(reinterpret_cast<uintptr_t>(base), capacity_bytes));
+  void* owners = mmap(nullptr, owners_bytes(capacity_bytes), PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (owners == MAP_FAILED) {
+    munmap(base, capacity_bytes);
+    return Status(StatusCode::kResourceExhausted,
+                  std::string("cannot reserve the table of owners: ") + std::strerror(errno));
+  }
+  return std::unique_ptr<Arena>(
+      new Arena(reinterpret_cast<uintptr_t>(base), capacity_bytes, static_cast<void**>(owners)));
 }
 
-Arena::Arena(uintptr_t base, size_t capacity) : base_(base), capacity_(capacity) {
+Arena::Arena(uintptr_t base, size_t capacity, void** owners)
+    : base_(base), capacity_(capacity), owners_(owners) {
   free_.emplace(base, capacity);
   stats_.capacity_bytes = capacity;
 }
 
-Arena::~Arena() { munmap(reinterpret_cast<void*>(base_), capacity_); }
+Arena::~Arena() {
+  munmap(reinterpret_cast<void*>(base_), capacity_);
+  munmap(owners_, owners_bytes(capacity_));
+}
+
+void Arena::set_owner(uintptr_t address, void* owner) {
+  owners_[(address - base_) / kGranule] = owner;
+}
+
+void* Arena::owner(uintptr_t address) const {
+  return contains(address) && (address - base_) % kGranule == 0
+             ? owners_[(address - base_) / kGranule]
+             : nullptr;
+}
 
 size_t Arena::rounded(size_t bytes) { return (bytes + kGranule - 1) / kGranule * kGranule; }
 

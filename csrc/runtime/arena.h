@@ -39,12 +39,15 @@ class Arena {
   void release(uintptr_t address, size_t bytes);
 
   bool contains(uintptr_t address) const { return address >= base_ && address < base_ + capacity_; }
+  // Who an allocated address belongs to; null for any other. The caller's to set and to clear.
+  void set_owner(uintptr_t address, void* owner);
+  void* owner(uintptr_t address) const;
   ArenaStats stats() const;
   void reset_peak();
   size_t largest_free_range() const;
 
  private:
-  Arena(uintptr_t base, size_t capacity);
+  Arena(uintptr_t base, size_t capacity, void** owners);
   static size_t rounded(size_t bytes);
   uintptr_t carve(size_t bytes);
   void insert_free(uintptr_t address, size_t bytes);
@@ -52,6 +55,7 @@ class Arena {
 
   const uintptr_t base_;
   const size_t capacity_;
+  void** const owners_;  // by granule; pages that nobody touched cost nothing
   mutable std::mutex mutex_;
   std::map<uintptr_t, size_t> free_;
   std::unordered_map<size_t, std::vector<uintptr_t>> recent_;

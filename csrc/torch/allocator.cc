@@ -8,8 +8,6 @@
 namespace tn::torch_glue {
 namespace {
 
-void release_storage(void* context) { static_cast<DeviceStorage*>(context)->unref(); }
-
 class NeuronAllocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {

@@ -41,15 +41,17 @@ void resize_storage(const c10::Storage& handle, size_t bytes) {
   {
     std::unique_lock lock(runtime().mutex);
     std::swap(storage->address, fresh->address);
+    for (DeviceStorage* s : {storage, fresh.get()}) {
+      if (s->address) device.arena().set_owner(s->address, s);
+    }
     std::swap(storage->bytes, fresh->bytes);
     std::swap(storage->layout, fresh->layout);
     std::swap(storage->buffer, fresh->buffer);
     storage->failure = fresh->failure;
   }
   c10::StorageImpl* impl = handle.unsafeGetStorageImpl();
-  c10::DataPtr old = impl->set_data_ptr(c10::DataPtr(
-      reinterpret_cast<void*>(storage->address), storage,
-      [](void* context) { static_cast<DeviceStorage*>(context)->unref(); }, handle.device()));
+  c10::DataPtr old = impl->set_data_ptr(c10::DataPtr(reinterpret_cast<void*>(storage->address),
+                                                     storage, &release_storage, handle.device()));
   old.release_context();  // the same context lives on in the new pointer
   impl->set_nbytes(bytes);
 }

@@ -17,8 +17,6 @@ std::function<void()> g_starter;
 std::function<int()> g_counter;
 thread_local int t_current_device = 0;
 
-void release_storage(void* context) { static_cast<DeviceStorage*>(context)->unref(); }
-
 const char* exception_for(StatusCode code) {
   switch (code) {
     case StatusCode::kUnimplemented:
@@ -156,6 +154,20 @@ ReleaseGil::~ReleaseGil() {
 }
 
 Layout fresh_layout(DType dtype, c10::IntArrayRef sizes) { return {dtype, sizes.vec()}; }
+
+void release_storage(void* context) { static_cast<DeviceStorage*>(context)->unref(); }
+
+DeviceStorage* storage_at(const c10::DataPtr& data) {
+  const auto address = reinterpret_cast<uintptr_t>(data.get());
+  void* owner = nullptr;
+  for (int i = 0; address && !owner && i < num_devices() && is_started(); ++i) {
+    owner = runtime().device(i).arena().owner(address);
+  }
+  TORCH_CHECK(owner,
+              "expected a neuron tensor over a storage of this device, got one whose storage was "
+              "released or points elsewhere");
+  return static_cast<DeviceStorage*>(owner);
+}
 
 Ref<DeviceStorage> new_storage(Device& device, size_t bytes, Layout layout) {
   uintptr_t address = 0;

@@ -47,10 +47,17 @@ class ReleaseGil {
   void* state_;
 };
 
+// Deleter of every data pointer whose context is a DeviceStorage.
+void release_storage(void* context);
+// The storage at the address of a data pointer that somebody else made (torch's from_blob, which
+// pickling uses); throws when there is none.
+DeviceStorage* storage_at(const c10::DataPtr& data);
+
 // The storage beneath a tensor of this device.
 inline DeviceStorage* storage_of(const at::Tensor& tensor) {
-  return static_cast<DeviceStorage*>(
-      tensor.unsafeGetTensorImpl()->unsafe_storage().data_ptr().get_context());
+  const c10::DataPtr& data = tensor.unsafeGetTensorImpl()->unsafe_storage().data_ptr();
+  return data.get_deleter() == &release_storage ? static_cast<DeviceStorage*>(data.get_context())
+                                                : storage_at(data);
 }
 
 // A storage with an address and no buffer; throws OutOfMemoryError.

@@ -1,0 +1,429 @@
+"""``torch.neuron`` and ``torch.accelerator``: names, devices, memory, random state, storage."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+from support import assert_same, output_of
+
+# What torch itself looks up on a device module (autograd, AMP, checkpointing, loading, DDP).
+LOOKED_UP = """is_available device_count current_device set_device is_initialized init _lazy_init
+    _is_in_bad_fork manual_seed manual_seed_all seed initial_seed get_rng_state set_rng_state
+    get_rng_state_all set_rng_state_all default_generators _get_generator synchronize Stream Event
+    stream current_stream default_stream set_stream device device_of get_device_properties
+    get_device_name get_device_capability memory_allocated max_memory_allocated memory_reserved
+    empty_cache mem_get_info reset_peak_memory_stats get_amp_supported_dtype"""
+
+
+def test_names_that_torch_looks_up() -> None:
+    assert [n for n in LOOKED_UP.split() if not hasattr(torch.neuron, n)] == []
+    assert [n for n in torch.neuron.__all__ if not hasattr(torch.neuron, n)] == []
+
+
+def test_public_names_are_documented() -> None:
+    undocumented = [
+        n
+        for n in torch.neuron.__all__
+        if (
+            inspect.isfunction(getattr(torch.neuron, n))
+            or inspect.isclass(getattr(torch.neuron, n))
+        )
+        and not inspect.getdoc(getattr(torch.neuron, n))
+    ]
+    assert undocumented == []
+
+
+def test_accelerator() -> None:
+    assert torch.accelerator.is_available()
+    assert torch.accelerator.current_accelerator() == torch.device("neuron")
+    assert torch.accelerator.device_count() == torch.neuron.device_count() == 1
+    assert torch.accelerator.current_device_index() == 0
+    torch.accelerator.set_device_index(0)
+    torch.accelerator.synchronize()
+    stream = torch.accelerator.current_stream()
+    assert stream.device == torch.device("neuron:0")
+    stream.synchronize()
+    with torch.accelerator.device_index(0):
+        assert torch.ones(1, device="neuron").device.index == 0
+
+
+def test_device_properties() -> None:
+    properties = torch.neuron.get_device_properties()
+    assert properties.total_memory == 24 << 30
+    assert properties.target == "trn2"
+    assert "model of a Trainium2" in torch.neuron.get_device_name()
+    assert properties.plugin and properties.pjrt_version and properties.platform
+    assert torch.neuron.is_bf16_supported()
+    with pytest.raises(AssertionError, match=r"neuron:3.*1 neuron"):
+        torch.neuron.get_device_properties(3)
+    with pytest.raises(ValueError, match="Expected a neuron device"):
+        torch.neuron.synchronize("cpu")
+
+
+def test_generated_methods() -> None:
+    x = torch.ones(2)
+    assert x.neuron().is_neuron and not x.is_neuron
+    assert torch.nn.Linear(2, 2).neuron().weight.is_neuron
+    assert x.to("neuron:0").device == x.neuron(0).device
+    assert x.untyped_storage().neuron().device.type == "neuron"
+
+
+def test_events_and_streams() -> None:
+    start, end = (torch.neuron.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    x = torch.ones(100, device="neuron") * 2
+    end.record()
+    end.synchronize()
+    assert end.query()
+    assert start.elapsed_time(end) >= 0
+    stream = torch.neuron.Stream()
+    with torch.neuron.stream(stream):
+        y = x + 1
+    stream.wait_event(end)
+    torch.neuron.current_stream().wait_stream(stream)
+    stream.synchronize()
+    assert y.sum().item() == 300
+
+
+# -- Memory ---------------------------------------------------------------------------------------
+
+
+def test_memory_is_counted() -> None:
+    before = torch.neuron.memory_allocated()
+    x = torch.empty(1 << 20, device="neuron")
+    assert torch.neuron.memory_allocated() - before == 4 << 20
+    assert torch.accelerator.memory_allocated() == torch.neuron.memory_allocated()
+    view = x[10:]
+    assert torch.neuron.memory_allocated() - before == 4 << 20
+    del x
+    assert torch.neuron.memory_allocated() - before == 4 << 20
+    del view
+    assert torch.neuron.memory_allocated() == before
+    assert torch.neuron.max_memory_allocated() >= before + (4 << 20)
+    torch.neuron.reset_peak_memory_stats()
+    assert torch.neuron.max_memory_allocated() == before
+    free, total = torch.neuron.mem_get_info()
+    assert total == 24 << 30 and free == total - before
+    stats = torch.accelerator.memory_stats()
+    assert stats["allocated_bytes.all.current"] == before
+    torch.accelerator.empty_cache()
+
+
+def test_out_of_memory_leaves_everything_as_it_was() -> None:
+    x = torch.arange(4.0, device="neuron")
+    before = torch.neuron.memory_allocated()
+    with pytest.raises(torch.OutOfMemoryError, match=r"Neuron out of memory\. Tried"):
+        torch.empty(25 << 28, device="neuron")
+    huge = torch.empty(20 << 28, device="neuron")  # an address, no bytes yet
+    with pytest.raises(torch.OutOfMemoryError):
+        x[:1].expand(6 << 28) + 1
+    with pytest.raises(torch.OutOfMemoryError):
+        torch.cat([huge, huge])
+    del huge
+    assert torch.neuron.memory_allocated() == before
+    assert_same(x, torch.arange(4.0))
+    assert_same(x + 1, torch.arange(1.0, 5.0))
+
+
+def test_an_address_never_changes() -> None:
+    x = torch.zeros(100, device="neuron")
+    address = x.data_ptr()
+    for _ in range(3):
+        x.add_(1)
+        x.cpu()
+    x.copy_(torch.ones(100))
+    assert x.data_ptr() == address
+    assert address % 64 == 0
+
+
+# -- Saving, loading, copying ---------------------------------------------------------------------
+
+
+def test_save_and_load_both_ways(tmp_path: Path) -> None:
+    tensors = {f"t{i}": torch.randn(64, 129) for i in range(12)}
+    tensors["large"] = torch.randn(600, 600)
+    tensors["ints"] = torch.arange(7)
+    tensors["bf16"] = torch.randn(5).bfloat16()
+    on_device = {k: v.to("neuron") for k, v in tensors.items()}
+    file = tmp_path / "tensors.pt"
+    torch.save(tensors, file)
+    for mmap in (False, True):
+        for where in ("neuron", "neuron:0", torch.device("neuron")):
+            assert_same_dict(torch.load(file, map_location=where, mmap=mmap), tensors)
+    torch.save(on_device, file)
+    assert_same_dict(torch.load(file), tensors)
+    assert torch.load(file)["ints"].device == torch.device("neuron:0")
+    back = torch.load(file, map_location="cpu")
+    for name, value in tensors.items():
+        assert torch.equal(back[name], value)
+
+
+def assert_same_dict(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert actual.keys() == expected.keys()
+    for name, value in expected.items():
+        assert_same(actual[name], value, where=name)
+
+
+def test_saved_views_share_their_storage() -> None:
+    x = torch.arange(12.0, device="neuron").reshape(3, 4)
+    file = io.BytesIO()
+    torch.save([x, x[1], x.t()], file)
+    file.seek(0)
+    a, b, c = torch.load(file)
+    a.add_(1)
+    assert_same(b, torch.arange(4.0, 8.0) + 1)
+    assert_same(c, torch.arange(12.0).reshape(3, 4).t() + 1)
+
+
+def test_deepcopy_and_pickle() -> None:
+    x = torch.arange(12.0, device="neuron").reshape(3, 4)[1:, ::2]
+    for twin in (copy.deepcopy(x), pickle.loads(pickle.dumps(x)), copy.copy(x)):
+        assert_same(twin, torch.arange(12.0).reshape(3, 4)[1:, ::2])
+    twin = copy.deepcopy(x)
+    twin.add_(1)
+    assert_same(x, torch.arange(12.0).reshape(3, 4)[1:, ::2])
+    parameter = torch.nn.Parameter(x)
+    assert isinstance(copy.deepcopy(parameter), torch.nn.Parameter)
+
+
+def test_state_dicts_and_optimizers_resume(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+    model.to("neuron")
+    x = torch.randn(5, 4, device="neuron")
+
+    def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> list[float]:
+        losses = []
+        for _ in range(steps):
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        return losses
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    train(model, optimizer, 3)
+    torch.save((model.state_dict(), optimizer.state_dict()), tmp_path / "state.pt")
+    straight = train(model, optimizer, 3)
+    twin = copy.deepcopy(model)
+    other = torch.optim.AdamW(twin.parameters(), lr=0.01)
+    for where in ("cpu", "neuron"):
+        weights, state = torch.load(tmp_path / "state.pt", map_location=where)
+        twin.load_state_dict(weights)
+        other.load_state_dict(state)
+        assert train(twin, other, 3) == straight
+
+
+def test_moving_a_module_keeps_its_parameters() -> None:
+    model = torch.nn.Linear(3, 3)
+    parameters = list(model.parameters())
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    model.to("neuron")
+    assert all(a is b for a, b in zip(parameters, model.parameters(), strict=True))
+    before = model.weight.detach().cpu().clone()
+    model(torch.ones(1, 3, device="neuron")).sum().backward()
+    optimizer.step()
+    assert_same(model.weight, before - 1)
+    model.cpu()
+    assert model.weight is parameters[0] and model.weight.device.type == "cpu"
+
+
+@pytest.mark.parametrize("source", [torch.float32, torch.int64, torch.bool, torch.bfloat16])
+@pytest.mark.parametrize("target", [torch.float32, torch.int32, torch.float16])
+def test_copies_in_all_directions(source: torch.dtype, target: torch.dtype) -> None:
+    value = torch.tensor([[0.0, 1.0, 2.0]]).to(source)
+    expected = torch.zeros(2, 3, dtype=target).copy_(value)
+    for origin in ("cpu", "neuron"):
+        for destination in ("cpu", "neuron"):
+            for non_blocking in (False, True):
+                into = torch.zeros(2, 3, dtype=target, device=destination)
+                into.copy_(value.to(origin), non_blocking=non_blocking)
+                torch.neuron.synchronize()
+                assert torch.equal(into.cpu(), expected)
+
+
+def test_printing() -> None:
+    x = torch.tensor([1.0, 2.5], device="neuron")
+    assert repr(x) == "tensor([1.0000, 2.5000], device='neuron:0')"
+    assert "device='neuron:0'" in repr(torch.nn.Parameter(x))
+    assert f"{x[0]:.2f}" == "1.00"
+    assert repr(torch.ones(0, 2, device="neuron")) == "tensor([], device='neuron:0', size=(0, 2))"
+
+
+def test_reading_values() -> None:
+    x = torch.tensor([[1, 2], [3, 4]], device="neuron")
+    assert x.tolist() == [[1, 2], [3, 4]]
+    assert int(x[1, 0]) == 3 and float(x[0, 1]) == 2.0 and bool(x[0, 0])
+    assert [int(v) for v in x[0]] == [1, 2] and len(x) == 2 and 3 in x
+    assert x.cpu().numpy().tolist() == [[1, 2], [3, 4]]
+    with pytest.raises(TypeError, match=r"neuron.*numpy|numpy.*neuron|cpu\(\)"):
+        x.numpy()
+
+
+# -- Random state ---------------------------------------------------------------------------------
+
+
+def test_generator_state_is_seed_and_offset() -> None:
+    torch.neuron.manual_seed(7)
+    state = torch.neuron.get_rng_state()
+    assert state.device.type == "cpu" and state.dtype == torch.uint8 and state.numel() == 16
+    assert state.view(torch.int64).tolist() == [7, 0]
+    torch.rand(10, device="neuron")
+    assert torch.neuron.get_rng_state().view(torch.int64).tolist() == [7, 12]
+    assert torch.neuron.initial_seed() == 7
+
+
+def test_seeds_repeat_draws() -> None:
+    def draws() -> list[torch.Tensor]:
+        return [
+            torch.rand(5, device="neuron"),
+            torch.randn(3, 4, device="neuron"),
+            torch.randint(0, 100, (6,), device="neuron"),
+            torch.nn.functional.dropout(torch.ones(20, device="neuron"), 0.5),
+            torch.randperm(9, device="neuron"),
+            torch.bernoulli(torch.full((8,), 0.5, device="neuron")),
+        ]
+
+    torch.manual_seed(3)
+    first = draws()
+    later = draws()
+    torch.neuron.manual_seed_all(3)
+    again = draws()
+    for a, b in zip(first, again, strict=True):
+        assert torch.equal(a.cpu(), b.cpu())
+    assert not torch.equal(first[0].cpu(), later[0].cpu())
+    assert sorted(first[4].tolist()) == list(range(9))
+
+
+def test_restored_state_and_own_generators() -> None:
+    generator = torch.Generator("neuron").manual_seed(5)
+    state = generator.get_state()
+    a = torch.rand(6, device="neuron", generator=generator)
+    b = torch.rand(6, device="neuron", generator=generator)
+    generator.set_state(state)
+    assert torch.equal(torch.rand(6, device="neuron", generator=generator).cpu(), a.cpu())
+    assert torch.equal(torch.rand(6, device="neuron", generator=generator).cpu(), b.cpu())
+    torch.neuron.manual_seed(5)
+    assert torch.equal(torch.rand(6, device="neuron").cpu(), a.cpu())
+    assert generator.clone_state().get_state().tolist() == generator.get_state().tolist()
+
+
+def test_fork_rng_restores_and_the_first_draw_after_it_advances() -> None:
+    torch.manual_seed(1)
+    torch.rand(4, device="neuron")
+    before = torch.neuron.get_rng_state()
+    with torch.random.fork_rng(device_type="neuron"):
+        torch.rand(100, device="neuron")
+    assert torch.equal(torch.neuron.get_rng_state(), before)
+    torch.rand(4, device="neuron")
+    assert not torch.equal(torch.neuron.get_rng_state(), before)
+
+
+def test_the_cpu_generator_is_untouched() -> None:
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    torch.randn(100, device="neuron")
+    torch.nn.functional.dropout(torch.ones(9, device="neuron"))
+    torch.nn.init.kaiming_uniform_(torch.empty(3, 3, device="neuron"))
+    torch.neuron.manual_seed(5)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_checkpointed_dropout_repeats_its_mask() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    def block(x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.dropout(x * 2, 0.5).sin()
+
+    gradients = []
+    for use in (False, True):
+        torch.manual_seed(0)
+        x = torch.linspace(0, 1, 50, device="neuron").requires_grad_()
+        y = checkpoint(block, x, use_reentrant=False) if use else block(x)
+        y.sum().backward()
+        gradients.append(x.grad.cpu())
+    assert torch.equal(*gradients)
+
+
+# -- Several devices ------------------------------------------------------------------------------
+
+
+def test_several_devices() -> None:
+    text = output_of(
+        """
+        import torch
+        assert torch.neuron.device_count() == 2
+        a = torch.arange(6.0, device="neuron:1").reshape(2, 3)
+        b = a.to("neuron:0")
+        print("peer", b.device, b.tolist())
+        b[:, 1:].copy_(a[:, :2])
+        print("strided peer", b.tolist())
+        a.copy_(b.t().contiguous().view(2, 3))
+        with torch.neuron.device(1):
+            c = torch.ones(2, device="neuron")
+            print("context", c.device, torch.neuron.current_device())
+        print("left", torch.neuron.current_device())
+        with torch.neuron.device_of(a):
+            print("of", torch.neuron.current_device())
+        torch.neuron.set_device("neuron:1")
+        print("set", torch.empty(1, device="neuron").device, (c + c).device)
+        torch.neuron.set_device(0)
+        try:
+            a + b
+        except RuntimeError as error:
+            print("mixed", error)
+        for bad in (lambda: torch.ones(1, device="neuron:7"),
+                    lambda: torch.neuron.set_device(7)):
+            try:
+                bad()
+                print("not refused")
+            except (RuntimeError, AssertionError) as error:
+                print("refused", error)
+        torch.manual_seed(0)
+        same = torch.equal(torch.rand(4, device="neuron:0").cpu(),
+                           torch.rand(4, device="neuron:1").cpu())
+        print("seeded alike", same, torch.neuron.memory_allocated(1) > 0)
+        layer = torch.nn.Linear(3, 2).to("neuron:1")
+        layer(a).sum().backward()
+        print("grad", layer.weight.grad.device)
+        torch.save(a, "/dev/null")
+        import io
+        f = io.BytesIO(); torch.save(a, f); f.seek(0)
+        print("loaded", torch.load(f).device)
+        """,
+        TORCH_NEURONX_NUM_DEVICES="2",
+    )
+    for line in (
+        "peer neuron:0 [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]",
+        "strided peer [[0.0, 0.0, 1.0], [3.0, 3.0, 4.0]]",
+        "context neuron:1 1",
+        "left 0",
+        "of 1",
+        "set neuron:1 neuron:1",
+        "seeded alike True True",
+        "grad neuron:1",
+        "loaded neuron:1",
+    ):
+        assert line in text.splitlines(), text
+    assert "mixed Expected all tensors to be on the same device" in text
+    assert text.count("refused") == 2 and "not refused" not in text and "neuron:7" in text
+
+
+def test_a_saved_second_device_needs_a_map_where_there_is_one(tmp_path: Path) -> None:
+    file = tmp_path / "second.pt"
+    output_of(
+        f"import torch; torch.save(torch.ones(2, device='neuron:1'), {str(file)!r})",
+        TORCH_NEURONX_NUM_DEVICES="2",
+    )
+    with pytest.raises(RuntimeError, match=r"map_location"):
+        torch.load(file)
+    assert_same(torch.load(file, map_location="neuron:0"), torch.ones(2))
+    assert torch.load(file, map_location={"neuron:1": "neuron:0"}).device.index == 0
