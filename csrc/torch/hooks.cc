@@ -5,6 +5,7 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 #include "torch/generator.h"
+#include "torch/pinned.h"
 #include "torch/resize.h"
 #include "torch/runtime.h"
 
@@ -48,6 +49,8 @@ class NeuronHooks final : public at::PrivateUse1HooksInterface {
     }
     TORCH_CHECK(false, "the pointer does not belong to a neuron device");
   }
+  bool isPinnedPtr(const void* pointer) const override { return is_pinned(pointer); }
+  at::Allocator* getPinnedMemoryAllocator() const override { return pinned_allocator(); }
   void resizePrivateUse1Bytes(const c10::Storage& storage, size_t bytes) const override {
     resize_storage(storage, bytes);
   }
