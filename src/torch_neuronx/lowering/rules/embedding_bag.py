@@ -135,7 +135,7 @@ def _embedding_bag_dense_backward(
     """Gradient of the table: each bag's gradient to the rows that it used."""
     dtype = op_math(out.dtype)
     g = cast(grad, dtype)
-    rows, width = out.shape
+    rows = out.shape[0]
     if g.size == 0 or indices.size == 0 or 0 in out.shape:
         return jnp.zeros(out.shape, g.dtype)
     if mode == _MAX:
