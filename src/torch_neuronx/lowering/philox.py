@@ -3,11 +3,16 @@
 Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Element ``i`` of a draw uses
 counter ``offset / 4 + i / 4`` and lane ``i mod 4``; the offset then advances by the element count
 rounded up to a multiple of 4. The key is the 64-bit seed.
+
+Rejection sampling draws again and again for some elements. Round ``r`` of an element uses the block
+that the element's draw has anyway, with ``r`` in the third word of the counter, which is zero in
+all other draws. So rounds overlap no other draw, and the offset advances by a fixed amount.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -23,10 +28,13 @@ def _split(x: Any) -> tuple[Any, Any]:
     return (x & _LOW).astype(np.uint32), (x >> _32).astype(np.uint32)
 
 
-def philox(counter: Any, seed: Any) -> Any:
-    """Four uint32 words a counter: shape (n, 4) from uint64 counters (n,) and a uint64 seed."""
+def philox(counter: Any, seed: Any, round_: Any = 0) -> Any:
+    """Four uint32 words a counter: shape (n, 4) from uint64 counters (n,) and a uint64 seed.
+
+    ``round_`` is the third word of the counter.
+    """
     c0, c1 = _split(counter)
-    c2 = jnp.zeros_like(c0)
+    c2 = jnp.full_like(c0, round_)
     c3 = jnp.zeros_like(c0)
     k0, k1 = _split(seed)
     for _ in range(10):
@@ -58,6 +66,17 @@ class Stream:
         self.increment += 4 * blocks
         words = philox(start + jnp.arange(blocks, dtype=np.uint64), self._seed)
         return words.reshape(-1)[:n].reshape(shape)
+
+    def rounds(self, shape: tuple[int, ...]) -> Callable[[Any], Any]:
+        """A function from a round (int or 0-d uint32) to uniform uint32 of shape (4, *shape).
+
+        Advances by four words an element, whatever the number of rounds.
+        """
+        n = math.prod(shape)
+        start = self._offset // np.uint64(4) + np.uint64(self.increment // 4)
+        self.increment += 4 * n
+        counter = start + jnp.arange(n, dtype=np.uint64)
+        return lambda round_: philox(counter, self._seed, round_).T.reshape(4, *shape)
 
     def bits64(self, shape: tuple[int, ...]) -> Any:
         """Uniform uint64 of ``shape``: two lanes an element."""
