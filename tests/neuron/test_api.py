@@ -76,13 +76,11 @@ def test_generated_methods() -> None:
 
 
 def test_events_and_streams() -> None:
-    start, end = (torch.neuron.Event(enable_timing=True) for _ in range(2))
-    start.record()
+    end = torch.neuron.Event()
     x = torch.ones(100, device="neuron") * 2
     end.record()
     end.synchronize()
     assert end.query()
-    assert start.elapsed_time(end) >= 0
     stream = torch.neuron.Stream()
     with torch.neuron.stream(stream):
         y = x + 1

@@ -1,0 +1,69 @@
+"""The executables kept loaded stay within their memory bound, and evicted ones come back."""
+
+from __future__ import annotations
+
+import pytest
+
+from support import output_of
+
+SHAPES = """
+    import torch
+    from torch_neuronx import _C
+    limit = 8 << 20
+    worst = 0
+    def check(n):
+        x = torch.arange(float(n), device="neuron")
+        return x, (x * 2)
+    count = {count}
+    for n in range(1, count + 1):
+        y = torch.empty(n, device="neuron")
+        y.fill_(n)
+        if n % 50 == 0 or n == count:
+            assert y.sum(0, keepdim=True)[0].item() == n * n, n
+        worst = max(worst, _C.store_stats()["resident_bytes"])
+    torch.neuron.synchronize()
+    stats = _C.store_stats()
+    print(stats, worst)
+    assert stats["limit_bytes"] == limit
+    assert worst <= limit and stats["resident_bytes"] <= limit
+    assert stats["evictions"] > 0
+    # The first ones were evicted; they come back and are right.
+    for n in (1, 2, 3, count // 2):
+        y = torch.empty(n, device="neuron")
+        y.fill_(7)
+        assert y.tolist() == [7.0] * n
+    assert _C.store_stats()["reloads"] >= 3
+    print("done", count)
+"""
+
+
+def test_three_hundred_shapes_within_eight_mebibytes() -> None:
+    text = output_of(SHAPES.replace("{count}", "300"), TORCH_NEURONX_EXECUTABLE_MEMORY_MB="8")
+    assert text.strip().endswith("done 300")
+
+
+@pytest.mark.full
+def test_twenty_thousand_shapes_within_eight_mebibytes() -> None:
+    text = output_of(
+        SHAPES.replace("{count}", "20000"),
+        TORCH_NEURONX_EXECUTABLE_MEMORY_MB="8",
+        TORCH_NEURONX_DISABLE_NEFF_CACHE="1",
+    )
+    assert text.strip().endswith("done 20000")
+
+
+def test_eviction_with_launches_in_flight() -> None:
+    text = output_of(
+        """
+        import torch
+        from torch_neuronx import _C
+        x = torch.ones(400, 400, device="neuron")
+        total = torch.zeros((), device="neuron")
+        for n in range(1, 60):
+            x = (x @ x) / 400
+            total += x[:n].sum() / n
+        print(round(total.item(), 3), _C.store_stats()["evictions"] > 0)
+        """,
+        TORCH_NEURONX_EXECUTABLE_MEMORY_MB="1",
+    )
+    assert text.split() == ["23600.0", "True"]
