@@ -3,13 +3,16 @@
 # make lint        ruff, mypy, clang-format         make bench       benchmarks, JSON lines
 # make docs        generated documents              make clean       build products (keeps .venv)
 #
-# Variables: PYTHON (interpreter of the environment), VENV, TORCH (requirement), PYTEST_ARGS.
+# Variables: PYTHON (interpreter of the environment), VENV, TORCH (requirement), PYTEST_ARGS,
+# WORKERS (test processes).
 # Where pip downloads from is pip's own configuration (PIP_INDEX_URL, pip.conf).
 
 PYTHON ?= python3.11
 VENV ?= .venv
 TORCH ?= torch==2.13.0
 PYTEST_ARGS ?=
+# Test processes, one a core; a file's tests stay together. WORKERS=0 runs them in one process.
+WORKERS ?= auto
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -25,10 +28,10 @@ run: $(DONE)/torchneuron
 	$(BIN)/python examples/train_gpt.py
 
 test: $(DONE)/torchneuron $(DONE)/test
-	$(BIN)/python -m pytest -m "not full and not clients" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not full and not clients" $(PYTEST_ARGS)
 
 test-full: $(DONE)/torchneuron $(DONE)/test $(DONE)/clients
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(DONE)/torchneuron $(DONE)/lint
 	$(BIN)/ruff check
