@@ -1,11 +1,10 @@
 """How long does the main thread stall while programs are lowered and compiled in the background?
 
 A thread launches operators on shapes that are new, so that each is planned, lowered and compiled,
-while the main thread reads the clock as fast
-as it can; the longest time between two readings is the stall. Contenders, in turns: nothing in the
-background, lowering in the helper process (the default), and lowering in the user's process
-(``TORCH_NEURONX_LOWERING=inprocess``), which holds the interpreter's lock. Each in new processes
-with empty caches.
+while the main thread reads the clock as fast as it can; the longest time between two readings is
+the stall. Contenders, in turns: nothing in the background, lowering in the helper process (the
+default), and lowering in the user's process (``TORCH_NEURONX_LOWERING=inprocess``), which holds the
+interpreter's lock. Each in new processes with empty caches.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ print(json.dumps({"longest_s": stalls[-1], "p999_s": stalls[int(0.999 * len(stal
 
 def main() -> None:
     options = parse(__doc__)
-    depth = "3" if options.quick else "20"
+    depth = "3" if options.quick else "8"
     facts: dict[str, dict[str, float]] = {}
 
     def stall(name: str) -> float:
