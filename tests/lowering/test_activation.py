@@ -149,3 +149,14 @@ def test_safe_softmax():
     masked = torch.tensor([[0.0, -INF, 1.0], [-INF, -INF, -INF]])
     check("aten::_safe_softmax", masked, 1)
     check("aten::_safe_softmax", masked, 0)
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_glu_directional_derivatives(dim):
+    torch.manual_seed(0)
+    x, dx = torch.randn(4, 6), torch.randn(4, 6)
+    y = F.glu(x, dim)
+    check("aten::glu_jvp", y, x, dx, dim)
+    g, dg = torch.randn_like(y), torch.randn_like(y)
+    grad = torch.ops.aten.glu_backward(g, x, dim)
+    check("aten::glu_backward_jvp", grad, g, x, dg, dx, dim)

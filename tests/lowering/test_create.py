@@ -84,3 +84,9 @@ def test_complex_construction() -> None:
     a, b = torch.tensor([1.0, -2.0]), torch.tensor([0.5, 3.0])
     check("aten::complex", a, b)
     check("aten::polar", a, b)
+
+
+def test_range_includes_its_end() -> None:
+    check_both("aten::range", 1, 4)
+    check_both("aten::range.step", 0.5, 3.0, 0.25)
+    check_both("aten::range.step", 5, -1, -2, dtype=torch.int64)

@@ -149,3 +149,20 @@ def test_multi_margin_loss(reduction, p):
         torch.randn(5),
         reach=reach,
     )
+
+
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+def test_multilabel_margin(reduction):
+    torch.manual_seed(0)
+    rows, labels = torch.randn(3, 4), torch.tensor([[0, 3, -1, 1], [1, 1, 2, 0], [-1, 2, 0, 0]])
+    name = "aten::multilabel_margin_loss"
+    for x, t in ((rows, labels), (rows[0], labels[0]), (torch.tensor(0.5), torch.tensor(0))):
+        check(f"{name}_forward", x, t, reduction)
+        loss, marks = torch.ops.aten.multilabel_margin_loss_forward(x, t, reduction)
+        check(f"{name}_backward", torch.randn_like(loss), x, t, reduction, marks)
+
+
+def test_multilabel_margin_target_out_of_range():
+    for bad in (4, -2):
+        t = torch.tensor([[0, bad, -1, 1], [0, -1, 2, 1]])
+        check_error("aten::multilabel_margin_loss_forward", torch.randn(2, 4), t, 1)

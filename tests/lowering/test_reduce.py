@@ -156,3 +156,10 @@ def test_count_nonzero_and_trace() -> None:
     check("aten::count_nonzero.dim_IntList", x, [1])
     check("aten::count_nonzero", x)
     check("aten::trace", torch.arange(6, dtype=torch.int32).reshape(2, 3))
+
+
+def test_aminmax_helpers() -> None:
+    x = torch.tensor([[1.0, NAN, 2.0], [0.5, -0.5, INF]])
+    check("aten::_aminmax", x[1])
+    check("aten::_aminmax.dim", x, 1)
+    check("aten::_aminmax.dim", x, 0, True)

@@ -70,3 +70,7 @@ def test_equal_elements_keep_their_order() -> None:
             full_arguments(overload_of("aten::sort"), [x], {"descending": descending}),
         )
         np.testing.assert_array_equal(run(case)[1], np.arange(50))
+
+
+def test_logcumsumexp_helper() -> None:
+    check("aten::_logcumsumexp", torch.tensor([[0.5, -math.inf, 3.0], [1.0, NAN, 2.0]]), 1)

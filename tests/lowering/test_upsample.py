@@ -70,3 +70,23 @@ def test_other_dimensions(mode, shape, name):
             torch.randn(shape),
             reach=reach,
         )
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(3, 4), (9, 11), (5, 2)])
+def test_antialiased(mode, align_corners, size):
+    name = f"_upsample_{mode}2d_aa"
+    check_gradients(
+        lambda x: getattr(torch.ops.aten, name)(x, size, align_corners),
+        torch.randn(2, 3, 6, 7),
+        reach=(f"aten::{name}", f"aten::{name}_backward"),
+    )
+
+
+def test_antialiased_scale_and_bytes():
+    x = torch.randn(1, 2, 8, 9)
+    check("aten::_upsample_bilinear2d_aa", x, [4, 6], False, 0.55, 0.7)
+    pixels = torch.arange(48, dtype=torch.uint8).reshape(1, 1, 6, 8) * 5
+    for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "upsample_bilinear2d"):
+        check(f"aten::{name}", pixels, [3, 5], False)

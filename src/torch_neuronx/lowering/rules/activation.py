@@ -333,6 +333,29 @@ def glu_backward(grad_output: Any, self: Any, dim: int, *, out: Any) -> Any:
     return jnp.concatenate([g * s, g * a * s * (1 - s)], axis=dim)
 
 
+@lowers("aten::glu_jvp")
+def glu_jvp(glu: Any, x: Any, dx: Any, dim: int, *, out: Any) -> Any:
+    """Directional derivative of glu at ``x`` along ``dx``."""
+    y, x, dx = _wide(out, glu, x, dx)
+    (_, b, _), (da, db, _) = _halves(x, dim), _halves(dx, dim)
+    s = 1 / (1 + jnp.exp(-b))
+    return da * s + db * (1 - s) * y
+
+
+@lowers("aten::glu_backward_jvp")
+def glu_backward_jvp(
+    grad_x: Any, grad_glu: Any, x: Any, dgrad_glu: Any, dx: Any, dim: int, *, out: Any
+) -> Any:
+    """Directional derivative of glu_backward in its gradient and its operand."""
+    g, x, dg, dx = _wide(out, grad_glu, x, dgrad_glu, dx)
+    (a, b, axis), (da, db, _) = _halves(x, dim), _halves(dx, dim)
+    s = 1 / (1 + jnp.exp(-b))
+    slope = s * (1 - s)
+    first = dg * s + g * slope * db
+    second = slope * (dg * a + g * da + g * a * (1 - 2 * s) * db)
+    return jnp.concatenate([first, second], axis=axis)
+
+
 # --- randomised leaky ReLU ---------------------------------------------------------------------
 
 

@@ -88,6 +88,18 @@ def arange_step(start: Any, end: Any, step: Any, *plumbing: Any, out: Any) -> An
     return _range(start, step, out)
 
 
+@lowers("aten::range")
+def range_(start: Any, end: Any, *plumbing: Any, out: Any) -> Any:
+    """start, start + 1, ... up to end, end included."""
+    return _range(start, 1, out)
+
+
+@lowers("aten::range.step")
+def range_step(start: Any, end: Any, step: Any, *plumbing: Any, out: Any) -> Any:
+    """start, start + step, ... up to end, end included."""
+    return _range(start, step, out)
+
+
 def _linspace(start: Any, end: Any, steps: int, dtype: str) -> Any:
     """Computed from both ends, as PyTorch does, so that it is symmetric."""
     a, b = cast(start, dtype), cast(end, dtype)

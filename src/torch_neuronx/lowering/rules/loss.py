@@ -327,3 +327,58 @@ def multi_margin_loss_backward(
     grad = jnp.where(hit, -jnp.sum(other, axis=1, keepdims=True), other)
     each = g.reshape(-1, 1) if g.ndim else g
     return (grad * each).reshape(out.shape)
+
+
+def _multilabel_terms(x: Any, target: Any, is_target: Any) -> tuple[Any, Any, Any]:
+    """For (N, labels, C): hinges that count, places of the labels, which labels count."""
+    t = target.reshape(x.shape).astype(np.int64)
+    valid = jnp.cumsum((t < 0).astype(np.int64), axis=1) == 0  # up to the first negative
+    place = jnp.clip(t, 0, x.shape[1] - 1)
+    own = jnp.take_along_axis(x, place, axis=1, mode="promise_in_bounds")
+    hinge = 1 - own[:, :, None] + x[:, None, :]
+    counts = valid[:, :, None] & (is_target[:, None, :] == 0) & (hinge > 0)
+    return jnp.where(counts, hinge, jnp.zeros((), x.dtype)), place, valid
+
+
+@lowers("aten::multilabel_margin_loss_forward")
+def multilabel_margin_loss_forward(
+    self: Any, target: Any, reduction: int, *, out: Any, checks: Checks
+) -> tuple[Any, Any]:
+    """sum of max(0, 1 - x[label] + x[other]) / C over labels and others, and the labels as 0, 1.
+
+    A row's labels end at its first -1.
+    """
+    x = cast(self, op_math(out[0].dtype))
+    shape = (-1, self.shape[-1]) if self.ndim else (1, 1)
+    if x.size == 0:
+        zeros = jnp.zeros(out[0].shape, x.dtype)
+        return zeros, jnp.zeros(out[1].shape, x.dtype)
+    x, t = x.reshape(shape), target.reshape(shape).astype(np.int64)
+    inside = (t >= -1) & (t < x.shape[1])
+    checks.require(inside, t, "RuntimeError", "argument #2 'target' is out of range")
+    valid = jnp.cumsum((t < 0).astype(np.int64), axis=1) == 0
+    rows = lax.broadcasted_iota(np.int64, x.shape, 0)
+    marked = jnp.where(valid, t, x.shape[1])
+    is_target = jnp.zeros(x.shape, x.dtype).at[rows, marked].set(1, mode="drop")
+    hinge, _, _ = _multilabel_terms(x, t, is_target)
+    loss = jnp.sum(hinge, axis=(1, 2)) / x.shape[1]
+    return _reduce(loss, reduction).reshape(out[0].shape), is_target.reshape(out[1].shape)
+
+
+@lowers("aten::multilabel_margin_loss_backward")
+def multilabel_margin_loss_backward(
+    grad_output: Any, self: Any, target: Any, reduction: int, is_target: Any, *, out: Any
+) -> Any:
+    """Gradient of multilabel_margin_loss_forward."""
+    g, x, marks = _wide(out, grad_output, self, is_target)
+    if x.size == 0:
+        return jnp.zeros(out.shape, x.dtype)
+    shape = (-1, self.shape[-1]) if self.ndim else (1, 1)
+    x, marks = x.reshape(shape), marks.reshape(shape)
+    hinge, place, _ = _multilabel_terms(x, target, marks)
+    active = (hinge > 0).astype(x.dtype)
+    rows = lax.broadcasted_iota(np.int64, x.shape, 0)
+    grad = jnp.sum(active, axis=1).at[rows, place].add(-jnp.sum(active, axis=2))
+    share = (1 / x.shape[0] if reduction == 1 else 1.0) / x.shape[1]
+    each = g.reshape(-1, 1) if g.ndim else g
+    return (grad * share * each).reshape(out.shape)

@@ -153,6 +153,18 @@ def amin(self: Any, dim: Dims, keepdim: bool) -> Any:
     return _extreme(self, dim, keepdim, False)
 
 
+@lowers("aten::_aminmax", exact=True)
+def _aminmax(self: Any) -> tuple[Any, Any]:
+    """Minimum and maximum of all elements."""
+    return _extreme(self, None, False, False), _extreme(self, None, False, True)
+
+
+@lowers("aten::_aminmax.dim", exact=True)
+def _aminmax_dim(self: Any, dim: int, keepdim: bool) -> tuple[Any, Any]:
+    """Minimum and maximum over a dim."""
+    return _extreme(self, (dim,), keepdim, False), _extreme(self, (dim,), keepdim, True)
+
+
 @lowers("aten::aminmax", exact=True)
 def aminmax(self: Any, dim: Dims, keepdim: bool) -> tuple[Any, Any]:
     """Minimum and maximum."""

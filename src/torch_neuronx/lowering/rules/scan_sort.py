@@ -29,7 +29,7 @@ _cumulative("cumsum", lax.cumsum)
 _cumulative("cumprod", lax.cumprod)
 
 
-@lowers("aten::logcumsumexp")
+@lowers("aten::logcumsumexp", "aten::_logcumsumexp")
 def logcumsumexp(self: Any, dim: int, *, out: Any) -> Any:
     """log of the running sum of exp."""
     x = cast(self, op_math(out.dtype))

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_neuronx.lowering.dtypes import cast, np_dtype, op_math
+from torch_neuronx.lowering.dtypes import cast, is_integer, np_dtype, op_math
 from torch_neuronx.lowering.table import lowers
 
 Ints = Sequence[int]
@@ -84,20 +84,71 @@ def _cubic(align_corners: bool) -> Axis:
     return taps
 
 
+def _antialiased(reach: int, kernel: Callable[[np.ndarray], np.ndarray]) -> Callable[[bool], Axis]:
+    """Weights of a kernel of width ``2 * reach``, stretched over the input when it shrinks."""
+
+    def mode(align_corners: bool) -> Axis:
+        def taps(size: int, out: int, scale: float | None, dtype: np.dtype) -> Taps:
+            if align_corners:
+                step = (size - 1) / (out - 1) if out > 1 else 0.0
+            else:
+                step = float(_ratio(size, out, scale, dtype))
+            stretch = max(step, 1.0)
+            center = step * (np.arange(out) + 0.5)
+            first = np.maximum((center - reach * stretch + 0.5).astype(np.int64), 0)
+            end = np.minimum((center + reach * stretch + 0.5).astype(np.int64), size)
+            rows = first[:, None] + np.arange(max(int((end - first).max(initial=1)), 1))
+            weights = kernel(np.abs((rows - center[:, None] + 0.5) / stretch))
+            weights = np.where(rows < end[:, None], weights, 0.0)
+            total = weights.sum(1, keepdims=True)
+            weights = weights / np.where(total == 0, 1.0, total)
+            return np.minimum(rows, size - 1), weights.astype(dtype)
+
+        return taps
+
+    return mode
+
+
+def _triangle(x: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - x, 0)
+
+
+def _keys(x: np.ndarray) -> np.ndarray:
+    """The cubic kernel of Keys (1981) with a = -1/2."""
+    near = (1.5 * x - 2.5) * x * x + 1
+    far = ((-0.5 * x + 2.5) * x - 4) * x + 2
+    return np.where(x < 1, near, np.where(x < 2, far, 0.0))
+
+
+def _resize_axis(x: Any, axis: int, size: int, scale: float | None, axis_taps: Axis) -> Any:
+    rows, weights = axis_taps(x.shape[axis], size, scale, np.dtype(x.dtype))
+    shape = [1] * x.ndim
+    shape[axis] = size
+    total: Any = None
+    for tap in range(rows.shape[1]):
+        part = jnp.take(x, jnp.asarray(rows[:, tap]), axis=axis, mode="clip")
+        if weights is not None:
+            part = part * jnp.asarray(weights[:, tap].reshape(shape), x.dtype)
+        total = part if total is None else total + part
+    return total
+
+
 def _resize(x: Any, size: Ints, scales: Sequence[float | None], axis_taps: Axis) -> Any:
     n = len(size)
     for a in range(n):
-        axis = x.ndim - n + a
-        rows, weights = axis_taps(x.shape[axis], size[a], scales[a], np.dtype(x.dtype))
-        shape = [1] * x.ndim
-        shape[axis] = size[a]
-        total: Any = None
-        for tap in range(rows.shape[1]):
-            part = jnp.take(x, jnp.asarray(rows[:, tap]), axis=axis, mode="clip")
-            if weights is not None:
-                part = part * jnp.asarray(weights[:, tap].reshape(shape), x.dtype)
-            total = part if total is None else total + part
-        x = total
+        x = _resize_axis(x, x.ndim - n + a, size[a], scales[a], axis_taps)
+    return x
+
+
+def _resize_bytes(x: Any, out: Any, scales: Sequence[float | None], axis_taps: Axis) -> Any:
+    """Images of bytes: the last dimension first, rounded to bytes after each, as PyTorch does."""
+    limits = np.iinfo(np_dtype(out.dtype))
+    n = len(scales)
+    x = cast(x, "float32")
+    for axis in range(x.ndim - 1, x.ndim - n - 1, -1):
+        scale = scales[axis - (x.ndim - n)]
+        x = jnp.floor(_resize_axis(x, axis, out.shape[axis], scale, axis_taps) + 0.5)
+        x = jnp.clip(x, limits.min, limits.max)
     return x
 
 
@@ -141,6 +192,8 @@ def _weighted_rules(name: str, n: int, taps: Callable[[bool], Axis]) -> None:
         self: Any, output_size: Ints, align_corners: bool, *scales: float | None, out: Any
     ) -> Any:
         """Interpolation between neighbouring input elements."""
+        if is_integer(out.dtype):
+            return _resize_bytes(self, out, scales, taps(align_corners))
         x = cast(self, op_math(out.dtype))
         return _forward(x, out, n, scales, taps(align_corners))
 
@@ -164,3 +217,5 @@ _weighted_rules("upsample_linear1d", 1, _linear)
 _weighted_rules("upsample_bilinear2d", 2, _linear)
 _weighted_rules("upsample_trilinear3d", 3, _linear)
 _weighted_rules("upsample_bicubic2d", 2, _cubic)
+_weighted_rules("_upsample_bilinear2d_aa", 2, _antialiased(1, _triangle))
+_weighted_rules("_upsample_bicubic2d_aa", 2, _antialiased(2, _keys))
