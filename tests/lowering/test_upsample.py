@@ -88,5 +88,5 @@ def test_antialiased_scale_and_bytes():
     x = torch.randn(1, 2, 8, 9)
     check("aten::_upsample_bilinear2d_aa", x, [4, 6], False, 0.55, 0.7)
     pixels = torch.arange(48, dtype=torch.uint8).reshape(1, 1, 6, 8) * 5
-    for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "upsample_bilinear2d"):
+    for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
         check(f"aten::{name}", pixels, [3, 5], False)
