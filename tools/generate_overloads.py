@@ -48,6 +48,7 @@ RENAMED_OUT = {
 FACTORY_OPTIONS = {"dtype", "layout", "device", "pin_memory"}
 # Kernels of ours in C++: they call the rule themselves or need none.
 OWN = {
+    "aten::_embedding_bag_backward",
     "aten::_index_put_impl_",
     "aten::_local_scalar_dense",
     "aten::_to_copy",
@@ -61,8 +62,14 @@ OWN = {
     "aten::nonzero",
     "aten::nonzero.out",
 }
-# Rules that C++ kernels call (csrc/torch/dispatch/{copies,dynamic}.cc).
-INTERNAL = {"aten::copy_", "aten::index.Tensor", "aten::index_put_", "aten::nonzero_static"}
+# Rules that C++ kernels call (csrc/torch/dispatch/{composed,copies,dynamic}.cc).
+INTERNAL = {
+    "aten::copy_",
+    "aten::index.Tensor",
+    "aten::index_put_",
+    "aten::nonzero_static",
+    "aten::repeat_interleave.Tensor",
+}
 
 
 def schemas() -> dict[str, Any]:

@@ -66,6 +66,8 @@ def _check(
     """Let PyTorch check an in-place or out= call; out= arguments that must be resized first."""
     if row.kind == "functional" or row.base.startswith(("aten::_foreach", "aten::_fused_")):
         return []
+    if row.kind == "out" and not _resizes_on_meta(row):
+        return _sizes_of_base(row, schema, metas)
     before = [tuple(m.shape) if isinstance(m, torch.Tensor) else None for m in metas]
     # Meta kernels resize their out= arguments: work on copies, so that `metas` stay as they are.
     copies: dict[int, torch.Tensor] = {}
@@ -84,6 +86,38 @@ def _check(
         if row.kind == "out" and a.written and isinstance(checked[i], torch.Tensor)
         and tuple(checked[i].shape) != before[i]
     ]  # fmt: skip
+
+
+def _resizes_on_meta(row: overloads.Overload) -> bool:
+    """Whether PyTorch can run an out= overload on the meta device."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has(row.name, "Meta") or (
+        has(row.name, "CompositeExplicitAutograd") and has(row.base, "Meta")
+    )
+
+
+def _sizes_of_base(
+    row: overloads.Overload, schema: schemas.Schema, metas: list[Any]
+) -> list[tuple[int, list[int]]]:
+    """out= arguments whose sizes differ from what the functional overload gives."""
+    places = [i for i, a in enumerate(schema.arguments) if a.written]
+    wanted = _results(row, schema, metas).tensors
+    for i, result in zip(places, wanted, strict=True):
+        if not torch.can_cast(result.dtype, metas[i].dtype):
+            raise RuntimeError(
+                f"result type {_word(result.dtype)} can't be cast to the desired output type "
+                f"{_word(metas[i].dtype)}"
+            )
+    return [
+        (i, list(result.shape))
+        for i, result in zip(places, wanted, strict=True)
+        if result.shape != metas[i].shape
+    ]
+
+
+def _word(dtype: torch.dtype) -> str:
+    """``Float`` of torch.float32, as PyTorch's errors name dtypes."""
+    return torch.empty(0, dtype=dtype).type().split(".")[-1].removesuffix("Tensor")
 
 
 def _write(

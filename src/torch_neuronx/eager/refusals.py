@@ -29,7 +29,8 @@ _PRODUCTS = frozenset(
 )  # fmt: skip
 # Zeros are no fair input: a singular matrix, a probability of nothing, an assertion.
 _NO_TRIAL = re.compile(
-    r"aten::_?(linalg_|cholesky|lu_|triangular_|inverse|assert|multinomial|ctc_)"
+    r"aten::_?(linalg_|cholesky|lu_|triangular_|inverse|assert|multinomial|ctc_|segment_"
+    r"|repeat_interleave)"
 )
 # CPU carries out everything on these that PyTorch means to exist; the other dtypes have gaps
 # there which are no business of this device.

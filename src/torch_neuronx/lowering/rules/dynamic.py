@@ -10,6 +10,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from torch_neuronx.lowering.checks import Checks
 from torch_neuronx.lowering.table import lowers
 
 
@@ -20,3 +21,19 @@ def nonzero_static(self: Any, size: int, fill_value: int = -1) -> Any:
         return jnp.zeros((size, 0), np.int64)
     found = jnp.nonzero(self, size=size, fill_value=fill_value)
     return jnp.stack([f.astype(np.int64) for f in found], axis=-1)
+
+
+@lowers("aten::repeat_interleave.Tensor", exact=True)
+def repeat_interleave(repeats: Any, output_size: int, *, out: Any, checks: Checks) -> Any:
+    """Position i of ``repeats`` repeated repeats[i] times; ``output_size`` is their sum."""
+    counts = repeats.astype(np.int64)
+    checks.require(counts >= 0, counts, "RuntimeError", "repeats can not be negative")
+    ends = jnp.cumsum(counts)
+    checks.require(
+        ends[-1] == output_size,
+        ends[-1],
+        "RuntimeError",
+        "allocated size does not match required size",
+    )
+    place = jnp.arange(output_size, dtype=np.int64)
+    return jnp.minimum(jnp.searchsorted(ends, place, side="right"), counts.shape[0] - 1)

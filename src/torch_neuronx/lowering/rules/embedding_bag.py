@@ -186,3 +186,29 @@ def _embedding_bag_per_sample_weights_backward(
     rows = jnp.take(cast(weight, dtype), place, axis=0, mode="clip")
     total = jnp.sum(g * rows, axis=1)
     return jnp.where(place == padding_idx, jnp.zeros((), total.dtype), total)
+
+
+@lowers("aten::_embedding_bag_backward")
+def _embedding_bag_backward(
+    grad: Any,
+    indices: Any,
+    offsets: Any,
+    offset2bag: Any,
+    bag_size: Any,
+    maximum_indices: Any,
+    num_weights: int,
+    scale_grad_by_freq: bool,
+    mode: int,
+    sparse: bool,
+    per_sample_weights: Any,
+    padding_idx: int = -1,
+    *,
+    out: Any,
+) -> Any:
+    """Gradient of the table, in compiled graphs; always dense there."""
+    if sparse:
+        raise ValueError("embedding_bag(sparse=True): gradients in a compiled graph are dense")
+    return _embedding_bag_dense_backward(
+        grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq,
+        mode, per_sample_weights, padding_idx, out=out,
+    )  # fmt: skip
