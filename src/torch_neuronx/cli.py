@@ -1,12 +1,14 @@
 """The command ``torchneuron``.
 
 ``torchneuron info`` says what is installed and where registration stands. It starts no device
-unless ``--device`` is given.
+unless ``--device`` is given. ``torchneuron cache`` lists, verifies and prunes the executable cache.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import datetime
 import importlib.metadata
 import json
 import os
@@ -23,12 +25,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     info = commands.add_parser("info", help="what is installed and where registration stands")
     info.add_argument("--json", action="store_true", help="print JSON")
     info.add_argument("--device", action="store_true", help="start the device and list it")
+    cache = commands.add_parser("cache", help="the executable cache on the disk")
+    actions = cache.add_subparsers(dest="action", required=True)
+    listing = actions.add_parser("list", help="entries by level, with sizes and last use")
+    listing.add_argument("--json", action="store_true", help="print JSON lines")
+    actions.add_parser("verify", help="read every entry; remove what is corrupt or unsafe")
+    prune = actions.add_parser("prune", help="remove the least recently used entries")
+    prune.add_argument("--max-mb", type=float, required=True, help="what may stay, in MiB")
     options = parser.parse_args(argv)
+    if options.command == "cache":
+        return cache_command(options)
     facts = collect()
     if options.device:
         facts["device"] = device_facts()
     print(json.dumps(facts, indent=2) if options.json else render(facts))
     return 1 if "error" in facts.get("device", {}) else 0
+
+
+def cache_command(options: argparse.Namespace) -> int:
+    """``torchneuron cache``: 1 if ``verify`` found something bad or there is no usable cache."""
+    from torch_neuronx.compiler.cache import shared_cache
+
+    cache = shared_cache()
+    if cache.disabled is not None:
+        print(f"no usable cache at {cache.root}: {cache.disabled}", file=sys.stderr)
+        return 1
+    if options.action == "verify":
+        count = len(cache.list())
+        bad = cache.verify()
+        print(f"{cache.root}: {count} entries read, {len(bad)} removed as corrupt or unsafe")
+        for item in bad:
+            print(f"  {item.level}/{item.key}")
+        return 1 if bad else 0
+    if options.action == "prune":
+        removed = cache.prune(int(options.max_mb * 2**20))
+        print(f"{cache.root}: removed {removed / 2**20:.1f} MiB")
+        return 0
+    items = cache.list()
+    for item in items:
+        if options.json:
+            print(json.dumps(dataclasses.asdict(item)))
+        else:
+            used = datetime.datetime.fromtimestamp(item.used_s).isoformat(" ", "minutes")
+            print(f"{item.level:>6} {item.key[:16]} {item.size_bytes:>10} bytes  used {used}")
+    if not options.json:
+        total = sum(i.size_bytes for i in items)
+        print(f"{cache.root}: {len(items)} entries, {total / 2**20:.1f} MiB")
+    return 0
 
 
 def collect() -> dict[str, Any]:
