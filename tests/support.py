@@ -102,19 +102,21 @@ class Executables:
         self.count = len(self.names)
 
 
-def run_python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
+def run_python(
+    code: str, timeout_s: float = 300, **environ: str
+) -> subprocess.CompletedProcess[str]:
     """Runs ``code`` in a process of its own, with further environment variables."""
     return subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code)],
         env={**os.environ, **environ},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=timeout_s,
     )
 
 
-def output_of(code: str, **environ: str) -> str:
+def output_of(code: str, timeout_s: float = 300, **environ: str) -> str:
     """Standard output of ``code`` in a process of its own, which must succeed."""
-    done = run_python(code, **environ)
+    done = run_python(code, timeout_s, **environ)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -46,6 +46,7 @@ def test_three_hundred_shapes_within_eight_mebibytes() -> None:
 def test_twenty_thousand_shapes_within_eight_mebibytes() -> None:
     text = output_of(
         SHAPES.replace("{count}", "20000"),
+        timeout_s=7200,
         TORCH_NEURONX_EXECUTABLE_MEMORY_MB="8",
         TORCH_NEURONX_DISABLE_NEFF_CACHE="1",
     )

@@ -38,7 +38,6 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
     resizes = _check(row, schema, values, metas)
     if resizes:
         return _C.make_plan(None, [], [], resizes, 0, False, False)
-    refusals.check(row, schema, metas)
     program, shape = _write(row, schema, call, values, metas)
     _warn_float64(name, shape)
     return planning.compile(name, key, program, shape)
@@ -132,6 +131,7 @@ def _write(
         writer.argument(v, a.kind) for v, a in zip(values, schema.arguments, strict=True)
     ]
     results = _results(row, schema, metas)
+    refusals.check(row, schema, metas, results.tensors)
     specs = [ir.Array(dtype_name(t.dtype), tuple(t.shape)) for t in results.tensors]
     written = [
         leaf

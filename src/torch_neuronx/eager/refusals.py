@@ -42,14 +42,22 @@ _COMPLETE = frozenset(
 )  # fmt: skip
 
 
-def check(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None:
+def check(
+    row: Overload, schema: schemas.Schema, metas: list[Any], results: list[torch.Tensor]
+) -> None:
     """Raise what CPU would raise for a call; ``metas`` are its arguments on the meta device."""
     _check_dimensions(row, schema, metas)
     if row.base in _PRODUCTS:
         _check_product(schema, metas)
     if row.kind == "out" and row.base.split(".")[0] in ("aten::all", "aten::any"):
         _check_truth_result(row, schema, metas)
-    _try_on_cpu(row, schema, metas)
+    if max((_bytes(t) for t in [*_tensors(metas), *results]), default=0) <= _MAX_TRIAL_BYTES:
+        _try_on_cpu(row, schema, metas)
+
+
+def _bytes(t: torch.Tensor) -> int:
+    """What an operator on ``t`` costs: a view may be larger than its storage, and smaller."""
+    return max(t.numel() * t.element_size(), t.untyped_storage().nbytes())
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
@@ -109,9 +117,6 @@ def _try_on_cpu(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None
         return  # nor may the CPU's generator move
     if row.name.startswith(("aten::_foreach_", "aten::_fused_")):
         return
-    tensors = _tensors(metas)
-    if sum(t.untyped_storage().nbytes() for t in tensors) > _MAX_TRIAL_BYTES:
-        return
     zeros: dict[int, torch.Tensor] = {}
 
     def on_cpu(value: Any) -> Any:
@@ -129,7 +134,7 @@ def _try_on_cpu(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None
             schemas.call(schema.op, schema.arguments, [on_cpu(v) for v in metas])
         except NotImplementedError as error:
             # No CPU kernel at all, or a dtype that CPU lacks.
-            complete = all(t.dtype in _COMPLETE for t in tensors)
+            complete = all(t.dtype in _COMPLETE for t in _tensors(metas))
             if complete and ("not implemented for '" in str(error) or "complex" in str(error)):
                 raise
         except RuntimeError as error:
