@@ -28,3 +28,10 @@ def test_one_window_and_reduced_floats() -> None:
     check(name, x, [2, 2], [1, 3], torch.rand(2, 3, 2))
     half = torch.tensor([[[0.25, 0.5]] * 3] * 2, dtype=torch.bfloat16)
     check(name, x.bfloat16(), [2, 2], [3, 3], half)
+
+
+def test_windows_are_placed_in_the_operand_s_dtype() -> None:
+    torch.manual_seed(1)
+    x = torch.randn(1, 8, 23, 19).bfloat16()
+    samples = torch.rand(1, 8, 2).bfloat16()
+    check("aten::fractional_max_pool2d", x, [2, 2], [9, 7], samples)

@@ -87,6 +87,9 @@ def test_antialiased(mode, align_corners, size):
 def test_antialiased_scale_and_bytes():
     x = torch.randn(1, 2, 8, 9)
     check("aten::_upsample_bilinear2d_aa", x, [4, 6], False, 0.55, 0.7)
-    pixels = torch.arange(48, dtype=torch.uint8).reshape(1, 1, 6, 8) * 5
-    for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa"):
-        check(f"aten::{name}", pixels, [3, 5], False)
+    torch.manual_seed(0)
+    pixels = torch.randint(0, 256, (2, 3, 6, 8), dtype=torch.uint8)
+    for name in ("_upsample_bilinear2d_aa", "_upsample_bicubic2d_aa", "upsample_bicubic2d"):
+        for size in ([3, 5], [9, 8]):
+            check(f"aten::{name}", pixels, size, False)
+    check("aten::upsample_bilinear2d", pixels, [7, 5], False)

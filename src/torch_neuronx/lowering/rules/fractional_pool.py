@@ -48,7 +48,8 @@ def _register(n: int) -> None:
             return jnp.zeros(out[0].shape, self.dtype), jnp.zeros(out[0].shape, np.int64)
         planes = math.prod(self.shape[:-n])
         flat = self.reshape(planes, -1)
-        samples = cast(random_samples, op_math(dtype_name(random_samples))).reshape(planes, n)
+        # Windows are placed in the samples' own dtype, as CPU does: others could lie elsewhere.
+        samples = random_samples.reshape(planes, n)
         starts = [_starts(samples[:, order[a]], size[a], target[a], kernel[a]) for a in range(n)]
         best = jnp.full((planes, math.prod(target)), -np.inf, self.dtype)
         index: Any = None

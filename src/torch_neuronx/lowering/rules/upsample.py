@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from torch_neuronx.lowering.dtypes import cast, is_integer, np_dtype, op_math
+from torch_neuronx.lowering.dtypes import cast, np_dtype, op_math
 from torch_neuronx.lowering.table import lowers
 
 Ints = Sequence[int]
@@ -140,15 +140,33 @@ def _resize(x: Any, size: Ints, scales: Sequence[float | None], axis_taps: Axis)
     return x
 
 
+def _fixed_point(weights: np.ndarray) -> tuple[np.ndarray, int]:
+    """Weights as integers below 2**15 in magnitude, and the bits behind their binary point."""
+    bits = 0
+    while bits < 22 and int(0.5 + weights.max(initial=0.0) * (1 << (bits + 1))) < 1 << 15:
+        bits += 1
+    scaled = weights * (1 << bits)
+    return np.trunc(scaled + np.copysign(0.5, scaled)).astype(np.int32), bits
+
+
 def _resize_bytes(x: Any, out: Any, scales: Sequence[float | None], axis_taps: Axis) -> Any:
-    """Images of bytes: the last dimension first, rounded to bytes after each, as PyTorch does."""
-    limits = np.iinfo(np_dtype(out.dtype))
+    """Images of bytes in PyTorch's fixed point: the last dimension first, each rounded to bytes."""
     n = len(scales)
-    x = cast(x, "float32")
+    x = cast(x, "int32")
     for axis in range(x.ndim - 1, x.ndim - n - 1, -1):
-        scale = scales[axis - (x.ndim - n)]
-        x = jnp.floor(_resize_axis(x, axis, out.shape[axis], scale, axis_taps) + 0.5)
-        x = jnp.clip(x, limits.min, limits.max)
+        size, scale = out.shape[axis], scales[axis - (x.ndim - n)]
+        rows, weights = axis_taps(x.shape[axis], size, scale, np.dtype(np.float64))
+        if weights is None:
+            x = jnp.take(x, jnp.asarray(rows[:, 0]), axis=axis, mode="clip")
+            continue
+        fixed, bits = _fixed_point(weights)
+        shape = [1] * x.ndim
+        shape[axis] = size
+        total: Any = jnp.int32((1 << bits) >> 1)
+        for tap in range(rows.shape[1]):
+            part = jnp.take(x, jnp.asarray(rows[:, tap]), axis=axis, mode="clip")
+            total = total + part * jnp.asarray(fixed[:, tap].reshape(shape))
+        x = jnp.clip(total >> bits, 0, 255)
     return x
 
 
@@ -192,7 +210,7 @@ def _weighted_rules(name: str, n: int, taps: Callable[[bool], Axis]) -> None:
         self: Any, output_size: Ints, align_corners: bool, *scales: float | None, out: Any
     ) -> Any:
         """Interpolation between neighbouring input elements."""
-        if is_integer(out.dtype):
+        if out.dtype == "uint8":
             return _resize_bytes(self, out, scales, taps(align_corners))
         x = cast(self, op_math(out.dtype))
         return _forward(x, out, n, scales, taps(align_corners))
