@@ -137,7 +137,8 @@ def _coordinates(
     sizes = shape[2:]
     places, slopes = [], []
     for a, size in enumerate(sizes):
-        x, slope = _unnormalize(grid[..., len(sizes) - 1 - a], size, align_corners)
+        x, rate = _unnormalize(grid[..., len(sizes) - 1 - a], size, align_corners)
+        slope: Any = rate
         if mode != _BICUBIC:
             x, inner = _inside(x, size, padding, align_corners)
             slope = slope * inner

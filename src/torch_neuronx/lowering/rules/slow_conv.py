@@ -122,6 +122,6 @@ def _slow_conv2d_backward(
         g, x, kernel, tuple(stride), tuple(padding), (1,), False, (0,), 1, tuple(output_mask)
     )
     shapes = (self.shape, weight.shape, None)
-    return tuple(  # type: ignore[return-value]
+    return tuple(
         a if a is None or s is None else a.reshape(s) for a, s in zip(grads, shapes, strict=True)
     )
