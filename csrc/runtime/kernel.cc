@@ -15,6 +15,7 @@ void Kernel::set_ready(KernelSignature signature, std::shared_ptr<Executable> ex
     executable_bytes_ = bytes;
     executable_ = std::move(executable);
     store_ = store;
+    last_use_ = store->tick();  // not launched yet, and so the last that should be evicted
     reload_key_ = std::move(reload_key);
     state_.store(KernelState::kReady, std::memory_order_release);
   }
