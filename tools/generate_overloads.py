@@ -49,6 +49,7 @@ FACTORY_OPTIONS = {"dtype", "layout", "device", "pin_memory"}
 # Kernels of ours in C++: they call the rule themselves or need none.
 OWN = {
     "aten::_embedding_bag_backward",
+    "aten::_fused_moving_avg_obs_fq_helper.out",
     "aten::_index_put_impl_",
     "aten::_local_scalar_dense",
     "aten::_to_copy",
@@ -62,8 +63,9 @@ OWN = {
     "aten::nonzero",
     "aten::nonzero.out",
 }
-# Rules that C++ kernels call (csrc/torch/dispatch/{composed,copies,dynamic}.cc).
+# Rules that C++ kernels call (csrc/torch/dispatch/{composed,copies,dynamic,observer}.cc).
 INTERNAL = {
+    "aten::_fused_moving_avg_obs_fq_helper",
     "aten::copy_",
     "aten::index.Tensor",
     "aten::index_put_",

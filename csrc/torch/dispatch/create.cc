@@ -60,7 +60,22 @@ at::Tensor empty(c10::IntArrayRef sizes, std::optional<c10::ScalarType> dtype_op
   return tensor;
 }
 
+// A tensor of zeros without storage, as derivatives use it: other operators read the dispatch key.
+at::Tensor efficient_zero(c10::IntArrayRef sizes, std::optional<c10::ScalarType> dtype,
+                          std::optional<c10::Layout> layout, std::optional<c10::Device> device,
+                          std::optional<bool> pin_memory) {
+  check_options(layout, pin_memory);
+  const int index = device && device->has_index() ? device->index() : current_device();
+  at::native::ZeroTensorAllocator allocator(
+      c10::Device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(index)));
+  constexpr auto keys = c10::DispatchKeySet({c10::DispatchKey::PrivateUse1,
+                                             c10::DispatchKey::ZeroTensor});
+  return at::detail::empty_generic(sizes, &allocator, keys, c10::dtype_or_default(dtype),
+                                   std::nullopt);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  m.impl("_efficientzerotensor", TORCH_FN(efficient_zero));
   m.impl("empty.memory_format", TORCH_FN(empty));
   m.impl("empty_strided", TORCH_FN(empty_strided));
 }

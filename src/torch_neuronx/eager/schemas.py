@@ -55,7 +55,16 @@ def schema(name: str) -> Schema:
 
 
 def call(op: Any, arguments: tuple[Argument, ...], values: list[Any]) -> Any:
-    """Call an overload with values in the schema's order."""
+    """Call an overload with values in the schema's order.
+
+    PyTorch lets a number stand for a tensor in some overloads; in the others it becomes one here
+    (``special.laguerre_polynomial_l(x, 3)`` reaches its tensor overload with a wrapped number).
+    """
+    if not torch._C._should_allow_numbers_as_tensors(op._schema.name.split("::")[1]):
+        values = [
+            torch.tensor(v) if a.kind == "Tensor" and isinstance(v, (int, float, complex)) else v
+            for a, v in zip(arguments, values, strict=True)
+        ]
     positional = [v for a, v in zip(arguments, values, strict=True) if not a.keyword]
     keywords = {a.name: v for a, v in zip(arguments, values, strict=True) if a.keyword}
     return op(*positional, **keywords)

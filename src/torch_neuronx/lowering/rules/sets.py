@@ -101,9 +101,7 @@ def _assert(self: Any, message: str, checks: Checks) -> tuple[Any, ...]:
     if self.size != 1:
         kind = "no values" if self.size == 0 else "more than one value"
         raise ValueError(f"Boolean value of Tensor with {kind} is ambiguous")
-    # Braces of the text are not places for the value.
-    text = message.replace("{", "{{").replace("}", "}}")
-    checks.require(self != 0, np.int64(0), "RuntimeError", text)
+    checks.require(self != 0, np.int64(0), "RuntimeError", message)
     return ()
 
 
