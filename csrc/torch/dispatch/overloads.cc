@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/counters.h"
+#include "torch/dispatch/ranges.h"
 #include "torch/runtime.h"
 
 namespace tn::torch_glue {
@@ -71,13 +72,16 @@ void check_overlap(const std::vector<size_t>& written, c10::ArrayRef<c10::IValue
 class OverloadKernel final : public c10::OperatorKernel {
  public:
   explicit OverloadKernel(Callable* callable)
-      : callable_(callable), written_(written_arguments(callable->name())) {}
+      : callable_(callable),
+        written_(written_arguments(callable->name())),
+        check_values_(find_argument_check(callable->name())) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     const size_t num_arguments = op.schema().arguments().size();
     const auto first = stack->size() - num_arguments;
     const c10::ArrayRef<c10::IValue> arguments(stack->data() + first, num_arguments);
     check_overlap(written_, arguments);
+    if (check_values_) check_values_(arguments);
     std::vector<c10::IValue> results;
     callable_->call(arguments, results);
     stack->erase(stack->begin() + static_cast<int64_t>(first), stack->end());
@@ -87,6 +91,7 @@ class OverloadKernel final : public c10::OperatorKernel {
  private:
   Callable* const callable_;
   const std::vector<size_t> written_;
+  const ArgumentCheck check_values_;
 };
 
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
