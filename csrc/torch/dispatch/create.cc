@@ -68,8 +68,8 @@ at::Tensor efficient_zero(c10::IntArrayRef sizes, std::optional<c10::ScalarType>
   const int index = device && device->has_index() ? device->index() : current_device();
   at::native::ZeroTensorAllocator allocator(
       c10::Device(c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(index)));
-  constexpr auto keys = c10::DispatchKeySet({c10::DispatchKey::PrivateUse1,
-                                             c10::DispatchKey::ZeroTensor});
+  constexpr auto keys =
+      c10::DispatchKeySet({c10::DispatchKey::PrivateUse1, c10::DispatchKey::ZeroTensor});
   return at::detail::empty_generic(sizes, &allocator, keys, c10::dtype_or_default(dtype),
                                    std::nullopt);
 }

@@ -45,8 +45,7 @@ Three neuron_det(const at::Tensor& matrix) {
   at::_linalg_det(to_meta(matrix));
   const Factors factors = factorise(matrix);
   const at::Tensor product = factors.packed.diagonal(0, -2, -1).prod(-1);
-  return {product * sign_of(factors.pivots, product.scalar_type()), factors.packed,
-          factors.pivots};
+  return {product * sign_of(factors.pivots, product.scalar_type()), factors.packed, factors.pivots};
 }
 
 Four neuron_slogdet(const at::Tensor& matrix) {
@@ -58,8 +57,7 @@ Four neuron_slogdet(const at::Tensor& matrix) {
           factors.packed, factors.pivots};
 }
 
-Four neuron_solve(const at::Tensor& matrix, const at::Tensor& right, bool left,
-                  bool check_errors) {
+Four neuron_solve(const at::Tensor& matrix, const at::Tensor& right, bool left, bool check_errors) {
   const at::Tensor shape =
       std::get<0>(at::_linalg_solve_ex(to_meta(matrix), to_meta(right), left, false));
   // A right-hand side of vectors, one for each matrix.
@@ -72,14 +70,14 @@ Four neuron_solve(const at::Tensor& matrix, const at::Tensor& right, bool left,
   if (vectors) result = result.squeeze(-1);
   TORCH_INTERNAL_ASSERT(result.sizes() == shape.sizes(), "linalg.solve gave ", result.sizes(),
                         ", expected ", shape.sizes());
-  if (check_errors) at::_linalg_check_errors(factors.info, "torch.linalg.solve_ex", matrix.dim() == 2);
+  if (check_errors)
+    at::_linalg_check_errors(factors.info, "torch.linalg.solve_ex", matrix.dim() == 2);
   return {result, factors.packed, factors.pivots, factors.info};
 }
 
 void into(at::Tensor& out, const at::Tensor& value) {
   TORCH_CHECK(at::canCast(value.scalar_type(), out.scalar_type()), "result type ",
-              value.scalar_type(), " can't be cast to the desired output type ",
-              out.scalar_type());
+              value.scalar_type(), " can't be cast to the desired output type ", out.scalar_type());
   out.resize_(value.sizes()).copy_(value);
 }
 

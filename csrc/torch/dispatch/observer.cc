@@ -20,8 +20,9 @@ std::tuple<at::Tensor, at::Tensor> neuron_observe(
     at::Tensor& running_min, at::Tensor& running_max, at::Tensor& scale, at::Tensor& zero_point,
     double averaging, int64_t quant_min, int64_t quant_max, int64_t axis, bool per_row,
     bool symmetric) {
-  TORCH_CHECK(axis < self.dim(), "Error in fused_moving_avg_obs_fake_quant_cpu: ch_axis must be < "
-                                 "self.dim()");
+  TORCH_CHECK(axis < self.dim(),
+              "Error in fused_moving_avg_obs_fake_quant_cpu: ch_axis must be < "
+              "self.dim()");
   if (per_row) {
     const int64_t channels = self.size(axis);
     prepare(running_min, channels, std::numeric_limits<double>::infinity());
@@ -29,9 +30,9 @@ std::tuple<at::Tensor, at::Tensor> neuron_observe(
     prepare(scale, channels, 1);
     prepare(zero_point, channels, 0);
   }
-  const c10::IValue arguments[] = {self,      observer_on, fake_quant_on, running_min, running_max,
-                                   scale,     zero_point,  averaging,     quant_min,   quant_max,
-                                   axis,      per_row,     symmetric};
+  const c10::IValue arguments[] = {self,  observer_on, fake_quant_on, running_min, running_max,
+                                   scale, zero_point,  averaging,     quant_min,   quant_max,
+                                   axis,  per_row,     symmetric};
   std::vector<c10::IValue> results;
   overload("aten::_fused_moving_avg_obs_fq_helper").call(arguments, results);
   return {results.at(0).toTensor(), results.at(1).toTensor()};

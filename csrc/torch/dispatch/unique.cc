@@ -107,8 +107,7 @@ Three neuron_unique_dim(const at::Tensor& self, int64_t dim, bool /*sorted*/, bo
     const at::Tensor keys = rows.select(1, column).index_select(0, order);
     order = order.index_select(0, std::get<1>(at::sort(keys, /*stable=*/true, 0, false)));
   }
-  const Runs runs =
-      find_runs(rows_differ(rows.index_select(0, order)), rows.size(0), counts);
+  const Runs runs = find_runs(rows_differ(rows.index_select(0, order)), rows.size(0), counts);
   return {slices.index_select(0, order.index_select(0, runs.starts)).movedim(0, dim),
           inverse ? unsorted(runs.ids, order) : nothing(self), runs.counts};
 }
@@ -120,7 +119,8 @@ Three neuron_unique_dim_consecutive(const at::Tensor& self, int64_t dim, bool in
   Three result;
   if (!rows_of(self, dim, slices, rows, result)) return result;
   const Runs runs = find_runs(rows_differ(rows), rows.size(0), counts);
-  return {slices.index_select(0, runs.starts).movedim(0, dim), inverse ? runs.ids : nothing(self), runs.counts};
+  return {slices.index_select(0, runs.starts).movedim(0, dim), inverse ? runs.ids : nothing(self),
+          runs.counts};
 }
 
 Three neuron_unique_consecutive(const at::Tensor& self, bool inverse, bool counts,
