@@ -79,10 +79,11 @@ def _check(
         for m in metas
     ]  # fmt: skip
     meta.run(schema, checked)
+    outs = _out_names(row, schema)
     return [
         (i, list(checked[i].shape))
         for i, a in enumerate(schema.arguments)
-        if row.kind == "out" and a.written and isinstance(checked[i], torch.Tensor)
+        if a.name in outs and isinstance(checked[i], torch.Tensor)
         and tuple(checked[i].shape) != before[i]
     ]  # fmt: skip
 
@@ -99,7 +100,8 @@ def _sizes_of_base(
     row: overloads.Overload, schema: schemas.Schema, metas: list[Any]
 ) -> list[tuple[int, list[int]]]:
     """out= arguments whose sizes differ from what the functional overload gives."""
-    places = [i for i, a in enumerate(schema.arguments) if a.written]
+    outs = _out_names(row, schema)
+    places = [i for i, a in enumerate(schema.arguments) if a.name in outs]
     wanted = _results(row, schema, metas).tensors
     for i, result in zip(places, wanted, strict=True):
         if not torch.can_cast(result.dtype, metas[i].dtype):
@@ -133,20 +135,30 @@ def _write(
     results = _results(row, schema, metas)
     refusals.check(row, schema, metas, results.tensors)
     specs = [ir.Array(dtype_name(t.dtype), tuple(t.shape)) for t in results.tensors]
-    written = [
-        leaf
-        for a, ref, m, v in zip(schema.arguments, refs, metas, values, strict=True)
-        if a.written or _mutates(row, schema, a, m, values)
-        for leaf in _leaves(ref, v)
-    ]
+    outs = _out_names(row, schema)
+    written, mutated = (
+        [
+            leaf
+            for a, ref, m, v in zip(schema.arguments, refs, metas, values, strict=True)
+            if (a.name in outs) == is_out
+            and (a.written or _mutates(row, schema, a, m, values))
+            for leaf in _leaves(ref, v)
+        ]
+        for is_out in (True, False)
+    )
+    # A rule gives the results first, then what its overload mutates. The results of an in-place
+    # overload are the arguments that it mutates.
     if row.kind != "functional" and not specs:
-        specs = [spec for _, spec, _ in written]
-    elif row.mutates:
-        specs += [spec for _, spec, _ in written]
+        specs = [spec for _, spec, _ in written + mutated]
+    elif row.kind != "inplace" or row.mutates:
+        specs += [spec for _, spec, _ in mutated]
+    written += mutated
     nodes: list[ir.Node] = []
     node_args = [_lazy_bits(r, v, nodes) for r, v in zip(refs, values, strict=True)]
     if row.kind == "out":
-        node_args = [r for a, r in zip(schema.arguments, node_args, strict=True) if not a.written]
+        node_args = [
+            r for a, r in zip(schema.arguments, node_args, strict=True) if a.name not in outs
+        ]
     node_args = _aligned(row, schema, node_args)
     main = len(nodes)
     nodes.append(ir.Node(row.base, tuple(node_args), tuple(specs)))
@@ -185,12 +197,21 @@ def _write(
     return program, shape
 
 
+def _out_names(row: overloads.Overload, schema: schemas.Schema) -> frozenset[str]:
+    """The out= arguments: an overload may mutate others too (running statistics)."""
+    if row.kind != "out":
+        return frozenset()
+    base = {a.name for a in schemas.schema(row.base).arguments}
+    return frozenset(a.name for a in schema.arguments if a.written and a.name not in base)
+
+
 def _aligned(row: overloads.Overload, schema: schemas.Schema, refs: list[Any]) -> list[Any]:
     """Arguments in the order of the rule's overload, when its names differ in order or number."""
     if row.kind == "functional":
         return refs
     base = [a.name for a in schemas.schema(row.base).arguments]
-    own = [a.name for a in schema.arguments if row.kind != "out" or not a.written]
+    outs = _out_names(row, schema)
+    own = [a.name for a in schema.arguments if a.name not in outs]
     if own == base:
         return refs
     by_name = dict(zip(own, refs, strict=True))
