@@ -405,6 +405,16 @@ class Report:
                 bad = {o: counts[o] for o in OUTCOMES if counts[o] and o != "skipped"}
                 text = ", ".join(f"{n} {o}" for o, n in bad.items())
                 entry.setdefault("partly", {})[f"{kind} {dtype}"] = text
+        sys.path.insert(0, str(HERE))
+        import opinfo_cases
+
+        for name, entry in entries.items():
+            info = opinfo_cases.OPS[name]
+            if (info.aten_name or info.name) != name.split(".")[0]:
+                entry["aten"] = info.aten_name or info.name
+            entry["declared"] = [
+                d for d in opinfo_cases.DTYPES if opinfo_cases.applies(name, d, "forward")
+            ]
         return {
             "torch": str(torch.__version__),
             "totals": totals,
