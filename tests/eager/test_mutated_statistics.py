@@ -1,4 +1,4 @@
-"""Overloads that give results and also mutate what their schema says: running statistics."""
+"""Overloads that give results and also mutate arguments: running statistics, slopes."""
 
 from __future__ import annotations
 
@@ -32,3 +32,19 @@ def test_running_statistics_are_written_beside_the_results(name: str, form: str)
     assert answers["cpu"][3].abs().sum() > 0
     for got, want in zip(answers["neuron"], answers["cpu"], strict=True):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_slopes_are_written_beside_the_result(inplace: bool) -> None:
+    x = torch.randn(1000)
+    y, noise = x.to("neuron"), torch.zeros(1000, device="neuron")
+    if inplace:
+        aten.rrelu_with_noise_.default(y, noise, 0.2, 0.4, True)
+        got = y
+    else:
+        got = aten.rrelu_with_noise.default(y, noise, 0.2, 0.4, True)
+    slopes = noise.cpu()
+    assert torch.equal(slopes[x > 0], torch.ones(int((x > 0).sum())))
+    assert bool((slopes[x <= 0] >= 0.2).all() and (slopes[x <= 0] < 0.4).all())
+    assert slopes[x <= 0].std() > 0.02
+    torch.testing.assert_close(got.cpu(), x * slopes)

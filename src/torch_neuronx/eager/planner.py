@@ -147,10 +147,12 @@ def _write(
         for is_out in (True, False)
     )
     # A rule gives the results first, then what its overload mutates. The results of an in-place
-    # overload are the arguments that it mutates.
-    if row.kind != "functional" and not specs:
+    # overload are the first of the arguments that it mutates.
+    if row.kind == "inplace":
+        specs += [spec for _, spec, _ in mutated[len(specs) :]]
+    elif row.kind == "out" and not specs:
         specs = [spec for _, spec, _ in written + mutated]
-    elif row.kind != "inplace" or row.mutates:
+    else:
         specs += [spec for _, spec, _ in mutated]
     written += mutated
     nodes: list[ir.Node] = []
