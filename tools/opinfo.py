@@ -4,10 +4,10 @@
     python tools/opinfo.py --report --results r.jsonl
 
 A case is one sample of one operator, dtype and kind; the results file has one JSON line for each,
-written as it ends, so an interrupted run goes on with ``--resume``. Workers are processes: one that
-dies or exceeds the time limit is replaced and its case counts as crashed. Fallback to the CPU is
-allowed and recorded; a case that needed it counts apart. ``opinfo_exclusions.json`` names cases that
-are known not to pass, each with its reason; a unit listed there of which all cases pass is an error.
+written as it ends, so an interrupted run goes on with ``--resume``. Workers are processes: one
+that dies or exceeds the time limit is replaced and its case counts as crashed. Fallback to the CPU
+is allowed and recorded; a case that needed it counts apart. ``opinfo_exclusions.json`` names cases
+known not to pass, each with its reason; a unit listed there of which all cases pass is an error.
 Exit status: 1 for failed or crashed cases that are not excluded, or an exclusion that passes.
 """
 

@@ -1,4 +1,4 @@
-"""One case of the OpInfo measurement: builds its sample, runs it on CPU and on the device, compares.
+"""One case of the OpInfo measurement: builds its sample, runs it on both devices, compares.
 
 A *unit* is (operator, dtype, kind); it has as many *cases* as the budget takes samples of distinct
 shape class. ``run_unit`` yields one record a case, a plain dictionary:
@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.autograd.forward_ad as fwad
-from opinfo_tolerances import tolerance
 from torch.overrides import TorchFunctionMode
 from torch.testing._internal import common_methods_invocations
 from torch.testing._internal.common_methods_invocations import op_db
@@ -26,6 +25,7 @@ from torch.testing._internal.common_utils import noncontiguous_like
 from torch.utils import _pytree as pytree
 
 import torch_neuronx
+from opinfo_tolerances import AS_GOOD, tolerance
 
 DEVICE = "neuron"
 KINDS = (
@@ -275,7 +275,51 @@ def verify(
         rounded = [t.to(w.dtype) for t, w in zip(tensors(once), tensors(want), strict=False)]
         compare(tensors(got), rounded, name, kind)
         return
+    if first.cause == "values" and _as_good(got, want, again, sample, name, kind):
+        return
     raise first
+
+
+def _as_good(
+    got: Any, want: Any, again: Callable[[Any], Any], sample: Any, name: str, kind: str
+) -> bool:
+    """Whether the device's float32 results are about as near to float64's as CPU's are."""
+    parts = (sample.input, sample.args, sample.kwargs)
+    try:
+        exact, single = tensors(again(_as(parts, _WIDE))), tensors(again(_as(parts, _NARROW)))
+    except Exception:
+        return False
+    results = tensors(got)
+    if not len(results) == len(exact) == len(single):
+        return False
+    for x, best, peer in zip(results, exact, single, strict=True):
+        if not (x.dtype.is_floating_point or x.dtype.is_complex):
+            if not torch.equal(x, best):
+                return False
+            continue
+        wide = _WIDE.get(x.dtype, x.dtype)
+        x, best, peer = x.to(wide), best.detach().to(wide), peer.detach().to(wide)
+        rtol, atol = tolerance(name, x.dtype, kind)
+        error, allowed = (x - best).abs(), (peer - best).abs().max()
+        finite = best.isfinite()
+        if not torch.equal(x[~finite].nan_to_num(0), best[~finite].nan_to_num(0)):
+            return False
+        if not bool((error <= AS_GOOD * allowed + atol + rtol * best.abs())[finite].all()):
+            return False
+    return True
+
+
+_WIDE = {torch.float32: torch.float64, torch.complex64: torch.complex128}
+_NARROW = {wide: narrow for narrow, wide in _WIDE.items()}
+
+
+def _as(tree: Any, dtypes: dict[torch.dtype, torch.dtype]) -> Any:
+    def one(x: Any) -> Any:
+        if isinstance(x, torch.Tensor) and x.dtype in dtypes:
+            return x.detach().to(dtypes[x.dtype]).requires_grad_(x.requires_grad)
+        return dtypes.get(x, x) if isinstance(x, torch.dtype) else x
+
+    return pytree.tree_map(one, tree)
 
 
 _VALUES = ("forward", "noncontiguous", "out")
