@@ -10,6 +10,8 @@ import torch
 from tests.lowering.errors import check_error
 from tests.lowering.harness import check, check_both, make_case, run
 
+from torch_neuronx.lowering.errors import LoweringError
+
 X = torch.arange(60.0).reshape(3, 4, 5)
 DTYPES = (torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.float64)
 
@@ -110,7 +112,7 @@ def test_index_put_masks():
 
 
 def test_mask_that_selects_is_refused():
-    with pytest.raises(NotImplementedError, match="boolean mask"):
+    with pytest.raises(LoweringError, match="boolean mask"):
         run(make_case("aten::index.Tensor", [X, [X > 3]]))
 
 
