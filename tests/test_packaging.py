@@ -121,6 +121,9 @@ def test_wheel_holds_all_packages_the_extension_and_what_it_was_built_for(tmp_pa
     for package in ("torch_neuronx", "nki", "neuron_explorer", "neuron_readiness"):
         assert f"{package}/__init__.py" in names
     assert "torchneuron_autoload.py" in names
+    data = {str(p.relative_to(ROOT / "src")) for p in (ROOT / "src").rglob("*.json")}
+    assert "torch_neuronx/compiler/overloads.json" in data
+    assert data <= set(names)  # read at run time
     assert len([n for n in names if re.fullmatch(r"torch_neuronx/_C\..*\.so", n)]) == 1
     assert f"TORCH_VERSION = {str(torch.__version__)!r}" in build_info
     assert sorted(requires) == sorted(PYPROJECT["project"]["dependencies"])
