@@ -233,7 +233,7 @@ def _observe(
         for o, n in zip(old, new, strict=True)
     )
     on = fake_quant_on.reshape(-1)[0] != 0
-    chosen, zero = _choose(*ends, qmin, qmax, symmetric)
+    chosen, zero = _choose(ends[0], ends[1], qmin, qmax, symmetric)
     chosen, zero = chosen.reshape(-1), zero.reshape(-1)
     if not per_row:
         chosen, zero = chosen[:1], zero[:1]

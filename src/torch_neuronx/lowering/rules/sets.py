@@ -65,7 +65,7 @@ def hash_tensor(self: Any, dim: tuple[int, ...] = (), keepdim: bool = False, mod
 
 
 # Bits of the significand after the point, and the exponent's bias.
-_FORMATS = {4: (23, 127, np.uint32), 8: (52, 1023, np.uint64)}
+_FORMATS: dict[int, tuple[int, int, Any]] = {4: (23, 127, np.uint32), 8: (52, 1023, np.uint64)}
 
 
 @lowers("aten::frexp.Tensor", exact=True)
