@@ -1,6 +1,6 @@
-// Determinants and solutions from LU factors. As on CPU the factors are those of the transposed
-// matrix when that is real and contiguous: the backward formulas count on it. And what raises by
-// itself where a matrix is singular.
+// Determinants and solutions from LU factors. As on CPU the factors of a determinant are those of
+// the transposed matrix when that is real and contiguous, and those of a solution never are: the
+// backward formulas count on both. And what raises by itself where a matrix is singular.
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
@@ -30,8 +30,7 @@ struct Factors {
 };
 
 Factors factorise(const at::Tensor& matrix) {
-  auto [packed, pivots, info] =
-      at::linalg_lu_factor_ex(factor_transposed(matrix) ? matrix.mT() : matrix);
+  auto [packed, pivots, info] = at::linalg_lu_factor_ex(matrix);
   return {packed, pivots, info};
 }
 
@@ -43,14 +42,14 @@ at::Tensor sign_of(const at::Tensor& pivots, at::ScalarType type) {
 
 Three neuron_det(const at::Tensor& matrix) {
   at::_linalg_det(to_meta(matrix));
-  const Factors factors = factorise(matrix);
+  const Factors factors = factorise(factor_transposed(matrix) ? matrix.mT() : matrix);
   const at::Tensor product = factors.packed.diagonal(0, -2, -1).prod(-1);
   return {product * sign_of(factors.pivots, product.scalar_type()), factors.packed, factors.pivots};
 }
 
 Four neuron_slogdet(const at::Tensor& matrix) {
   at::_linalg_slogdet(to_meta(matrix));
-  const Factors factors = factorise(matrix);
+  const Factors factors = factorise(factor_transposed(matrix) ? matrix.mT() : matrix);
   const at::Tensor diagonal = factors.packed.diagonal(0, -2, -1);
   const at::Tensor product = diagonal.sgn().prod(-1);
   return {product * sign_of(factors.pivots, product.scalar_type()), diagonal.abs().log().sum(-1),
@@ -66,7 +65,7 @@ Four neuron_solve(const at::Tensor& matrix, const at::Tensor& right, bool left, 
   const Factors factors = factorise(matrix);
   at::Tensor result =
       at::linalg_lu_solve(factors.packed, factors.pivots, vectors ? right.unsqueeze(-1) : right,
-                          left, /*adjoint=*/factor_transposed(matrix));
+                          left, /*adjoint=*/false);
   if (vectors) result = result.squeeze(-1);
   TORCH_INTERNAL_ASSERT(result.sizes() == shape.sizes(), "linalg.solve gave ", result.sizes(),
                         ", expected ", shape.sizes());
