@@ -206,15 +206,15 @@ class _Worker:
         return message
 
     def stop(self, *, kill: bool = False) -> None:
-        assert self.process.stdin is not None
+        assert self.process.stdin is not None and self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
         if not kill:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(30)
-                return
-        self.process.kill()
+        self.process.kill()  # nothing, if it has ended
         self.process.wait()
+        self.process.stdout.close()
 
 
 def _feed(work: queue.Queue[Unit], budget: int | None, timeout: float, write: Any) -> None:
