@@ -2,6 +2,7 @@
 // program of that size is run. Boolean masks as indices are such operators too.
 
 #include <ATen/Functions.h>
+#include <ATen/MemoryOverlap.h>
 #include <torch/library.h>
 
 #include "torch/dispatch/overloads.h"
@@ -49,6 +50,9 @@ at::Tensor& neuron_masked_select_out(const at::Tensor& self, const at::Tensor& m
                                      at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == self.scalar_type(),
               "masked_select(): self and result must have the same scalar type");
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, mask);
   const at::Tensor selected = neuron_masked_select(self, mask);
   return out.resize_(selected.sizes()).copy_(selected);
 }

@@ -37,10 +37,24 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
     metas = meta.to_meta(values, seen)
     resizes = _check(row, schema, values, metas)
     if resizes:
+        _refuse_to_resize_an_input(values, [i for i, _ in resizes])
         return _C.make_plan(None, [], [], resizes, 0, False, False)
     program, shape = _write(row, schema, call, values, metas)
     _warn_float64(name, shape)
     return planning.compile(name, key, program, shape)
+
+
+def _refuse_to_resize_an_input(values: list[Any], places: list[int]) -> None:
+    """``cat([x, y], out=x)``: resized, ``x`` would be another input and want to be larger still."""
+    for place in places:
+        for i, value in enumerate(values):
+            several = value if isinstance(value, (list, tuple)) else [value]
+            if i != place and any(v is values[place] for v in several):
+                raise RuntimeError(
+                    "unsupported operation: some elements of the input tensor and the written-to "
+                    "tensor refer to a single memory location. Please clone() the tensor before "
+                    "performing the operation."
+                )
 
 
 # Reductions whose dtype, when not given, is that of their out= argument: they compute in it.

@@ -49,6 +49,8 @@ def check(
     _check_dimensions(row, schema, metas)
     if row.base in _PRODUCTS:
         _check_product(schema, metas)
+    if row.base == "aten::multinomial":
+        _check_multinomial(*metas[:3])
     if row.kind == "out" and row.base.split(".")[0] in ("aten::all", "aten::any"):
         _check_truth_result(row, schema, metas)
     if max((_bytes(t) for t in [*_tensors(metas), *results]), default=0) <= _MAX_TRIAL_BYTES:
@@ -96,6 +98,19 @@ def _check_product(schema: schemas.Schema, metas: list[Any]) -> None:
                 f"expected {given[0][0]} and {name} to have the same dtype, but got: "
                 f"{_short(given[0][1].dtype)} != {_short(tensor.dtype)}"
             )
+
+
+def _check_multinomial(probabilities: torch.Tensor, count: int, replacement: bool) -> None:
+    """What CPU's kernel checks and a trial may not, since it would draw from CPU's generator."""
+    if not probabilities.dtype.is_floating_point:
+        raise RuntimeError(
+            "multinomial only supports floating-point dtypes for input, got: "
+            f"{_short(probabilities.dtype).title()}"
+        )
+    if count <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    if not replacement and count > probabilities.size(-1):
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
 
 
 def _check_truth_result(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None:

@@ -1,0 +1,50 @@
+"""Calls that only CPU's kernels refuse: the same exception, at the call, and it returns at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+
+def _cat_onto_an_input(device: str) -> None:
+    x, y = torch.zeros(0, device=device), torch.randn(4, 6, device=device)
+    torch.cat([x, y], dim=0, out=x)
+
+
+def _add_onto_a_smaller_input(device: str) -> None:
+    x, y = torch.zeros(1, device=device), torch.randn(3, device=device)
+    torch.add(x, y, out=x)
+
+
+def _masked_select_onto_its_input(device: str) -> None:
+    x = torch.randn(4, device=device)
+    torch.masked_select(x, x == x, out=x)
+
+
+def _masked_select_onto_overlapping_memory(device: str) -> None:
+    x = torch.randn(3, device=device)
+    torch.masked_select(x, x == x, out=torch.zeros(1, device=device).expand(3))
+
+
+CALLS: dict[str, Callable[[str], object]] = {
+    "cat onto an input": _cat_onto_an_input,
+    "add onto a smaller input": _add_onto_a_smaller_input,
+    "masked_select onto its input": _masked_select_onto_its_input,
+    "masked_select onto overlapping memory": _masked_select_onto_overlapping_memory,
+    "multinomial of integers": lambda d: torch.multinomial(torch.tensor([1, 2], device=d), 1),
+    "multinomial of too many": lambda d: torch.multinomial(torch.ones(2, device=d), 3),
+    "multinomial of none": lambda d: torch.multinomial(torch.ones(2, device=d), 0),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_refused_as_on_cpu(name: str) -> None:
+    raised = []
+    for device in ("cpu", "neuron"):
+        with pytest.raises(Exception) as caught:
+            CALLS[name](device)
+        raised.append(caught.value)
+    assert type(raised[1]) is type(raised[0])
+    assert str(raised[1]).splitlines()[0] == str(raised[0]).splitlines()[0]
