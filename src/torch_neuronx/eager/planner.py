@@ -37,33 +37,18 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
     metas = meta.to_meta(values, seen)
     resizes = _check(row, schema, values, metas)
     if resizes:
-        _refuse_to_resize_an_input(values, [i for i, _ in resizes])
+        refusals.check_resizes(row, schema, metas, [i for i, _ in resizes])
         return _C.make_plan(None, [], [], resizes, 0, False, False)
     program, shape = _write(row, schema, call, values, metas)
     _warn_float64(name, shape)
     return planning.compile(name, key, program, shape)
 
 
-def _refuse_to_resize_an_input(values: list[Any], places: list[int]) -> None:
-    """``cat([x, y], out=x)``: resized, ``x`` would be another input and want to be larger still."""
-    for place in places:
-        for i, value in enumerate(values):
-            several = value if isinstance(value, (list, tuple)) else [value]
-            if i != place and any(v is values[place] for v in several):
-                raise RuntimeError(
-                    "unsupported operation: some elements of the input tensor and the written-to "
-                    "tensor refer to a single memory location. Please clone() the tensor before "
-                    "performing the operation."
-                )
-
-
 # Reductions whose dtype, when not given, is that of their out= argument: they compute in it.
 _OUT_DECIDES_DTYPE = ("aten::sum", "aten::nansum", "aten::prod", "aten::cumsum", "aten::cumprod")
 
 
-def _dtype_of_out(
-    row: overloads.Overload, schema: schemas.Schema, values: list[Any]
-) -> list[Any]:
+def _dtype_of_out(row: overloads.Overload, schema: schemas.Schema, values: list[Any]) -> list[Any]:
     if row.kind != "out" or row.base.split(".")[0] not in _OUT_DECIDES_DTYPE:
         return values
     out = next(v for a, v in zip(schema.arguments, values, strict=True) if a.written)
@@ -143,9 +128,7 @@ def _write(
     metas: list[Any],
 ) -> tuple[ir.Program, planning.Shape]:
     writer = Writer(call)
-    refs = [
-        writer.argument(v, a.kind) for v, a in zip(values, schema.arguments, strict=True)
-    ]
+    refs = [writer.argument(v, a.kind) for v, a in zip(values, schema.arguments, strict=True)]
     results = _results(row, schema, metas)
     refusals.check(row, schema, metas, results.tensors)
     specs = [ir.Array(dtype_name(t.dtype), tuple(t.shape)) for t in results.tensors]
@@ -154,8 +137,7 @@ def _write(
         [
             leaf
             for a, ref, m, v in zip(schema.arguments, refs, metas, values, strict=True)
-            if (a.name in outs) == is_out
-            and (a.written or _mutates(row, schema, a, m, values))
+            if (a.name in outs) == is_out and (a.written or _mutates(row, schema, a, m, values))
             for leaf in _leaves(ref, v)
         ]
         for is_out in (True, False)
@@ -206,8 +188,7 @@ def _write(
         not row.exact
         and not target.exact_float64()
         and any(
-            p.dtype in ("float64", "complex128") and math.prod(p.shape) > 1
-            for p in writer.params
+            p.dtype in ("float64", "complex128") and math.prod(p.shape) > 1 for p in writer.params
         ),
     )
     return program, shape
@@ -341,9 +322,7 @@ def _results(row: overloads.Overload, schema: schemas.Schema, metas: list[Any]) 
     return results
 
 
-def _factory_option(
-    argument: schemas.Argument, schema: schemas.Schema, metas: list[Any]
-) -> Any:
+def _factory_option(argument: schemas.Argument, schema: schemas.Schema, metas: list[Any]) -> Any:
     """An option that a factory takes and its out= form does not: the out= argument decides."""
     out = next(m for a, m in zip(schema.arguments, metas, strict=True) if a.written)
     return {"ScalarType": out.dtype, "Device": torch.device("meta")}.get(argument.kind)

@@ -57,6 +57,25 @@ def check(
         _try_on_cpu(row, schema, metas)
 
 
+def check_resizes(
+    row: Overload, schema: schemas.Schema, metas: list[Any], places: list[int]
+) -> None:
+    """Refuse to resize an out= argument that is an input as well, as CPU does.
+
+    ``cat([x, y], out=x)``: resized, ``x`` would be another input and want to be larger still.
+    """
+    for place in places:
+        others = metas[:place] + metas[place + 1 :]
+        if any(t is metas[place] for t in _tensors(others)):
+            if max(map(_bytes, _tensors(metas))) <= _MAX_TRIAL_BYTES:
+                _try_on_cpu(row, schema, metas)  # its own words
+            raise RuntimeError(
+                "unsupported operation: some elements of the input tensor and the written-to "
+                "tensor refer to a single memory location. Please clone() the tensor before "
+                "performing the operation."
+            )
+
+
 def _bytes(t: torch.Tensor) -> int:
     """What an operator on ``t`` costs: a view may be larger than its storage, and smaller."""
     return max(t.numel() * t.element_size(), t.untyped_storage().nbytes())
@@ -110,7 +129,9 @@ def _check_multinomial(probabilities: torch.Tensor, count: int, replacement: boo
     if count <= 0:
         raise RuntimeError("cannot sample n_sample <= 0 samples")
     if not replacement and count > probabilities.size(-1):
-        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+        raise RuntimeError(
+            "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
+        )
 
 
 def _check_truth_result(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None:
