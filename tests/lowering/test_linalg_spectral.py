@@ -91,6 +91,10 @@ def test_matrix_exp(dtype: torch.dtype) -> None:
     check("aten::linalg_matrix_exp", matrix(1, 1, dtype=dtype))
 
 
+def test_matrix_exp_of_a_reduced_float() -> None:
+    check("aten::linalg_matrix_exp", matrix(3, 3).bfloat16(), rtol=0.05, atol=0.05)
+
+
 def test_float64() -> None:
     a = matrix(6, 6).double()
     close = {"exact_float64": True, "rtol": 1e-9, "atol": 1e-9}

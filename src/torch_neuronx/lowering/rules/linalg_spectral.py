@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from torch_neuronx.lowering.dtypes import dtype_name
+from torch_neuronx.lowering.dtypes import cast, dtype_name, op_math
 from torch_neuronx.lowering.rules.linalg_portable import (
     apply_reflectors,
     batched,
@@ -240,6 +240,8 @@ def linalg_matrix_exp(self: Any) -> Any:
         return self
     if n == 1:
         return jnp.exp(self)
+    given = dtype_name(self)
+    self = cast(self, op_math(given))
     real = dtype_name(self.real)
     norm = jnp.max(jnp.sum(jnp.abs(self), axis=-2), axis=-1)
     ratio = jnp.where(jnp.isfinite(norm), norm / _REACH[real], 1)
@@ -262,4 +264,4 @@ def linalg_matrix_exp(self: Any) -> Any:
         return left - 1, jnp.where((left > 0)[..., None, None], matmul(x, x), x)
 
     result = lax.while_loop(lambda s: jnp.any(s[0] > 0), square, (squarings, total))[1]
-    return jnp.where(jnp.isfinite(norm)[..., None, None], result, jnp.nan)
+    return cast(jnp.where(jnp.isfinite(norm)[..., None, None], result, jnp.nan), given)
