@@ -254,7 +254,7 @@ def verify(
         return  # which of equal elements gets the gradient is free
     if kind in _VALUES and name.split(".")[0] in _CHOOSE:
         a, b = tensors(got), tensors(want)
-        source, dim = sample.input, _dim(sample)
+        source, dim = sample.input, _dim(sample, name)
         if len(a) == 2 and source.ndim and a[1].dtype == torch.int64:
             compare(a[0], b[0], name, kind)
             index = a[1] if a[1].ndim == source.ndim else a[1].unsqueeze(dim)
@@ -335,11 +335,12 @@ def _has_ties(sample: Any, name: str) -> bool:
     )
 
 
-def _dim(sample: Any) -> int:
+def _dim(sample: Any, name: str) -> int:
     if "dim" in sample.kwargs:
         return int(sample.kwargs["dim"])
-    ints = [a for a in sample.args if isinstance(a, int) and not isinstance(a, bool)]
-    return ints[-1] if ints else -1
+    first = sample.args[1:] if name.split(".")[0] in ("topk", "kthvalue") else sample.args
+    ints = [a for a in first if isinstance(a, int) and not isinstance(a, bool)]
+    return ints[0] if ints else -1
 
 
 # --- the kinds
