@@ -31,15 +31,24 @@ FAMILIES = (
     ("optimiser", r"_fused_(adam|sgd|adagrad)|_amp_"),
     ("special functions", r"special_"),
     ("fft", r"_fft_"),
-    ("quantised", r"quant|q_per_channel|qint|_int_mm|_int4|_int8|int4pack|_scaled_|fbgemm"
-     r"|choose_q"),
+    (
+        "quantised",
+        r"quant|q_per_channel|qint|_int_mm|_int4|_int8|int4pack|_scaled_|fbgemm"
+        r"|choose_q",
+    ),
     ("nested", r"nested|jagged|padded_dense"),
     ("sparse", r"sparse|coalesce|compressed|_convert_indices|sspaddmm"),
-    ("linear algebra", r"linalg_(?!cross)|cholesky|lu_unpack|geqrf|ormqr|orgqr|triangular"
-     r"|svd"),
+    (
+        "linear algebra",
+        r"linalg_(?!cross)|cholesky|lu_unpack|geqrf|ormqr|orgqr|triangular"
+        r"|svd",
+    ),
     ("attention", r"attention|sdp|transformer|multi_head"),
-    ("random", r"rand|normal|bernoulli|multinomial|exponential|geometric|cauchy|poisson|gamma"
-     r"|dirichlet|binomial|dropout|rrelu"),
+    (
+        "random",
+        r"rand|normal|bernoulli|multinomial|exponential|geometric|cauchy|poisson|gamma"
+        r"|dirichlet|binomial|dropout|rrelu",
+    ),
     ("convolution and pooling", r"conv|pool|im2col|col2im"),
     ("sampling and padding", r"upsample|grid_sampler|_pad[123]d"),
     ("loss", r"loss"),
@@ -59,11 +68,7 @@ def surface() -> list[str]:
     path = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
     names = []
     for entry in yaml.safe_load(path.read_text()):
-        keys = {
-            key.strip()
-            for listed in entry.get("dispatch") or {}
-            for key in listed.split(",")
-        }
+        keys = {key.strip() for listed in entry.get("dispatch") or {} for key in listed.split(",")}
         if (
             "structured_delegate" not in entry
             and {"CPU", "CUDA"} <= keys

@@ -126,7 +126,8 @@ class Device {
   };
   struct NumberHash {
     size_t operator()(const NumberKey& k) const {
-      return (k.bits ^ (k.high_bits << 1) ^ (static_cast<uint64_t>(k.dtype) << 56)) * 0x9E3779B97F4A7C15ull;
+      return (k.bits ^ (k.high_bits << 1) ^ (static_cast<uint64_t>(k.dtype) << 56)) *
+             0x9E3779B97F4A7C15ull;
     }
   };
   std::unordered_map<NumberKey, Ref<DeviceBuffer>, NumberHash> numbers_;

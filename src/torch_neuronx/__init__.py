@@ -65,7 +65,7 @@ def compile_events() -> list[dict[str, Any]]:
     return session.events()
 
 
-# What C++ calls back. Each imports what it needs at its first call, so that `import torch` does not.
+# What C++ calls back. Each imports what it needs at its first call: `import torch` does not.
 
 
 def _start() -> None:

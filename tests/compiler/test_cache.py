@@ -99,9 +99,7 @@ def test_entry_under_another_name_is_refused() -> None:
 
 # Magic, version, header length, payload length, header, payload, checksum.
 @pytest.mark.parametrize("offset", [0, 8, 12, 16, 24, -40, -1])
-def test_corrupt_entry_is_a_miss_reported_once_and_removed(
-    cache: DiskCache, offset: int
-) -> None:
+def test_corrupt_entry_is_a_miss_reported_once_and_removed(cache: DiskCache, offset: int) -> None:
     path = pathlib.Path(cache.path(KEY))
     for attempt in range(2):
         cache.put(KEY, {"a": 1}, b"payload" * 3)
@@ -213,7 +211,9 @@ def test_temporary_files_of_dead_processes_are_removed(root: pathlib.Path) -> No
     assert sorted(files(root / "tmp")) == sorted([names["alive"], names["elsewhere"]])
 
 
-WRITER = BARE + """
+WRITER = (
+    BARE
+    + """
 import os, sys
 from torch_neuronx.compiler.cache import DiskCache
 cache = DiskCache(sys.argv[1])
@@ -225,6 +225,7 @@ while True:
     print(i, flush=True)
     i += 1
 """
+)
 
 
 def test_killed_writer_never_leaves_a_corrupt_entry(root: pathlib.Path) -> None:

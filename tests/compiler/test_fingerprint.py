@@ -115,9 +115,7 @@ def test_plugin_hash_is_remembered_and_notices_a_new_file(
     assert plugin_hash(str(plugin), cache) == expected
     reads = []
     real = hashlib.file_digest
-    monkeypatch.setattr(
-        hashlib, "file_digest", lambda f, name: reads.append(name) or real(f, name)
-    )
+    monkeypatch.setattr(hashlib, "file_digest", lambda f, name: reads.append(name) or real(f, name))
     assert plugin_hash(str(plugin), DiskCache(cache.root)) == expected
     assert reads == []
     link = plugin.with_name("link.so")

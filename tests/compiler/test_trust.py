@@ -134,9 +134,7 @@ def entry_refused(cache: DiskCache, why: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
-def test_entry_that_others_can_write(
-    stored: tuple[DiskCache, pathlib.Path], mode: int
-) -> None:
+def test_entry_that_others_can_write(stored: tuple[DiskCache, pathlib.Path], mode: int) -> None:
     cache, path = stored
     path.chmod(mode)
     entry_refused(cache, "others can write it")

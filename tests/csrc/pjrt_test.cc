@@ -37,13 +37,13 @@ using tn::StatusCode;
 int failures = 0;
 int checks = 0;
 
-#define CHECK(condition)                                                         \
-  do {                                                                           \
-    ++checks;                                                                    \
-    if (!(condition)) {                                                          \
-      ++failures;                                                                \
-      std::printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);        \
-    }                                                                            \
+#define CHECK(condition)                                                  \
+  do {                                                                    \
+    ++checks;                                                             \
+    if (!(condition)) {                                                   \
+      ++failures;                                                         \
+      std::printf("%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
+    }                                                                     \
   } while (false)
 
 // The value of a result; ends the process with the status when there is none.
@@ -296,18 +296,24 @@ void test_transfers(const Fixture& f) {
 
   const int64_t one[] = {1};
   const int64_t negative[] = {-1};
-  CHECK(!f.client->from_host(nullptr, DType::kF32, one, f.device(),
-                             HostSemantics::kImmutableOnlyDuringCall, nullptr).ok());
-  CHECK(!f.client->from_host(small, DType::kF32, negative, f.device(),
-                             HostSemantics::kImmutableOnlyDuringCall, nullptr).ok());
-  CHECK(!f.client->from_host(small, DType::kF32, one, f.device(),
-                             HostSemantics::kImmutableUntilTransferCompletes, nullptr).ok());
+  CHECK(!f.client
+             ->from_host(nullptr, DType::kF32, one, f.device(),
+                         HostSemantics::kImmutableOnlyDuringCall, nullptr)
+             .ok());
+  CHECK(!f.client
+             ->from_host(small, DType::kF32, negative, f.device(),
+                         HostSemantics::kImmutableOnlyDuringCall, nullptr)
+             .ok());
+  CHECK(!f.client
+             ->from_host(small, DType::kF32, one, f.device(),
+                         HostSemantics::kImmutableUntilTransferCompletes, nullptr)
+             .ok());
   Event done;
   std::vector<float> host = {1, 2, 3, 4};
   const int64_t four[] = {4};
-  const Buffer later = must(f.client->from_host(host.data(), DType::kF32, four, f.device(),
-                                                HostSemantics::kImmutableUntilTransferCompletes,
-                                                &done));
+  const Buffer later =
+      must(f.client->from_host(host.data(), DType::kF32, four, f.device(),
+                               HostSemantics::kImmutableUntilTransferCompletes, &done));
   must(done.await());
   host.assign(4, 0);
   CHECK(download<float>(later) == (std::vector<float>{1, 2, 3, 4}));

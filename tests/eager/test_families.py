@@ -28,7 +28,8 @@ def _ctc(x: torch.Tensor, t: torch.Tensor, *lengths: torch.Tensor) -> torch.Tens
 CALLS: dict[str, tuple[Call, list[Any]]] = {
     "reflection_pad1d": (lambda x: F.pad(x, (1, 2), "reflect"), [torch.randn(2, 3, 4)]),
     "replication_pad2d": (
-        lambda x: F.pad(x, (1, 2, 0, 3), "replicate"), [torch.randn(2, 3, 4, 4)],
+        lambda x: F.pad(x, (1, 2, 0, 3), "replicate"),
+        [torch.randn(2, 3, 4, 4)],
     ),
     "reflection_pad3d": (lambda x: F.pad(x, (1,) * 6, "reflect"), [torch.randn(2, 3, 3, 4, 3)]),
     "unfold": (lambda x: F.unfold(x, 2), [torch.randn(1, 2, 4, 5)]),
@@ -56,8 +57,11 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
     ),
     "embedding_bag, weights": (
         lambda w, s: F.embedding_bag(
-            INDICES.to(w.device), w, torch.tensor([0, 2], device=w.device),
-            mode="sum", per_sample_weights=s,
+            INDICES.to(w.device),
+            w,
+            torch.tensor([0, 2], device=w.device),
+            mode="sum",
+            per_sample_weights=s,
         ),
         [torch.randn(5, 3), torch.randn(5)],
     ),
@@ -65,12 +69,15 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
     "ctc_loss, tensors": (
         _ctc,
         [
-            torch.randn(6, 2, 4), torch.tensor([[1, 2], [3, 3]]),
-            torch.tensor([6, 4]), torch.tensor([2, 1]),
+            torch.randn(6, 2, 4),
+            torch.tensor([[1, 2], [3, 3]]),
+            torch.tensor([6, 4]),
+            torch.tensor([2, 1]),
         ],
     ),
     "multilabel_margin": (
-        F.multilabel_margin_loss, [torch.randn(2, 4), torch.tensor([[0, 3, -1, 1], [1, -1, 0, 2]])],
+        F.multilabel_margin_loss,
+        [torch.randn(2, 4), torch.tensor([[0, 3, -1, 1], [1, -1, 0, 2]])],
     ),
     "cdist": (torch.cdist, [torch.randn(4, 3), torch.randn(5, 3)]),
     "pdist": (F.pdist, [torch.randn(4, 3)]),
@@ -79,7 +86,8 @@ CALLS: dict[str, tuple[Call, list[Any]]] = {
         [torch.randn(5, 2), torch.tensor([2, 0, 3])],
     ),
     "repeat_interleave": (
-        lambda x, n: x.repeat_interleave(n, 0), [torch.randn(3, 2), torch.tensor([2, 0, 3])],
+        lambda x, n: x.repeat_interleave(n, 0),
+        [torch.randn(3, 2), torch.tensor([2, 0, 3])],
     ),
     "cummax": (lambda x: x.cummax(1)[0], [torch.randn(2, 5)]),
     "fractional_max_pool": (

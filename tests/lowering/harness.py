@@ -130,9 +130,7 @@ class _Builder:
             return ir.Constant(name_of(value))
         if isinstance(value, (list, tuple)):
             if value and isinstance(value[0], (torch.Tensor, type(None))):
-                return tuple(
-                    ir.Constant(None) if v is None else self.tensor(v) for v in value
-                )
+                return tuple(ir.Constant(None) if v is None else self.tensor(v) for v in value)
             if "number" in kind:
                 return tuple(self.number(v, arg) for v in value)
             return ir.Constant(tuple(value))
@@ -214,9 +212,7 @@ def _rounded_once(
     return [t.to(e.dtype) for t, e in zip(results, expected, strict=True)]
 
 
-def make_case(
-    name: str, args: list[Any], form: str = "eager", exact_float64: bool = False
-) -> Case:
+def make_case(name: str, args: list[Any], form: str = "eager", exact_float64: bool = False) -> Case:
     """The program of overload ``name``. ``args`` follow the schema, defaults filled in."""
     op = overload_of(name)
     rule = table.load_rules()[name]

@@ -50,6 +50,9 @@ at::Tensor& neuron_masked_select_out(const at::Tensor& self, const at::Tensor& m
                                      at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == self.scalar_type(),
               "masked_select(): self and result must have the same scalar type");
+  TORCH_CHECK(out.device() == self.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              self.device(), " and ", out.device(), "!");
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, self);
   at::assert_no_overlap(out, mask);

@@ -75,6 +75,9 @@ Four neuron_solve(const at::Tensor& matrix, const at::Tensor& right, bool left, 
 }
 
 void into(at::Tensor& out, const at::Tensor& value) {
+  TORCH_CHECK(out.device() == value.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              value.device(), " and ", out.device(), "!");
   TORCH_CHECK(at::canCast(value.scalar_type(), out.scalar_type()), "result type ",
               value.scalar_type(), " can't be cast to the desired output type ", out.scalar_type());
   out.resize_(value.sizes()).copy_(value);

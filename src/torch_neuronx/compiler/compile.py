@@ -211,9 +211,7 @@ class Compiler:
                 raise
         return flight.future
 
-    def lookup(
-        self, l1_key: bytes, *, compile_options: bytes | None = None
-    ) -> Compiled | None:
+    def lookup(self, l1_key: bytes, *, compile_options: bytes | None = None) -> Compiled | None:
         """The executable if the disk has it under this key; never lowers or compiles long."""
         choice = self._options if compile_options is None else compile_options
         return self._load(self._op_key(l1_key, choice), None)

@@ -22,7 +22,8 @@ class Overload:
     """One row: an overload and the rule that serves it.
 
     ``base`` is the functional overload that names the rule. ``kind`` is "functional", "inplace",
-    "out", or "graph": no kernel, the rule serves compiled graphs alone. ``policies``: what becomes of number arguments, by position.
+    "out", or "graph": no kernel, the rule serves compiled graphs alone. ``policies``: what
+    becomes of number arguments, by position.
     ``internal`` ones are called by our own C++ kernels and not registered with the dispatcher.
     """
 

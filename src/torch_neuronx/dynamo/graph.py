@@ -52,9 +52,7 @@ def to_device(value: torch.Tensor, device: torch.device | None) -> torch.Tensor:
 def host_inputs(gm: GraphModule) -> list[int]:
     """Positions of the inputs that are dimensioned CPU tensors, to be copied at every call."""
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    return [
-        i for i, n in enumerate(inputs) if on_host(n) and n.meta["val"].dim() > 0 and n.users
-    ]
+    return [i for i, n in enumerate(inputs) if on_host(n) and n.meta["val"].dim() > 0 and n.users]
 
 
 def literal_results(gm: GraphModule) -> dict[int, Any]:

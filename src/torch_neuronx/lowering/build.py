@@ -88,9 +88,7 @@ class _Evaluator:
         outputs = node.outputs
         if narrow:
             args = [_narrow(a) for a in args]
-            outputs = tuple(
-                ir.Array(_NARROW.get(o.dtype, o.dtype), o.shape) for o in node.outputs
-            )
+            outputs = tuple(ir.Array(_NARROW.get(o.dtype, o.dtype), o.shape) for o in node.outputs)
         keywords: dict[str, Any] = {}
         if "out" in rule.wants:
             keywords["out"] = outputs[0] if len(outputs) == 1 else outputs
@@ -216,14 +214,8 @@ def lower(program: ir.Program, *, platform: str, version: str) -> Lowered:
             ops = ", ".join(dict.fromkeys(n.op for n in program.nodes))
             raise LoweringError(f"{ops}: {type(error).__name__}: {error}") from error
         kept = tuple(sorted(lowered._lowering.compile_args["kept_var_idx"]))
-        results = tuple(
-            ir.Array(np.dtype(r.dtype).name, tuple(r.shape)) for r in lowered.out_info
-        )
-    aliases = {
-        len(program.outputs) + i: kept.index(p)
-        for i, p in enumerate(writes)
-        if p in kept
-    }
+        results = tuple(ir.Array(np.dtype(r.dtype).name, tuple(r.shape)) for r in lowered.out_info)
+    aliases = {len(program.outputs) + i: kept.index(p) for i, p in enumerate(writes) if p in kept}
     version = stablehlo.get_smaller_version(version, stablehlo.get_current_version())
     return Lowered(
         module=stablehlo.serialize_portable_artifact(module, version),

@@ -65,9 +65,11 @@ def cast(x: Any, name: str) -> Any:
         if isinstance(x, float) and is_integer(name):
             x = int(x)
         if isinstance(x, int) and not isinstance(x, bool) and is_integer(name):
-            x = int(np.int64(x & (2**64 - 1) if x >= 2**63 else x).astype(target)) if (
-                x < 2**63
-            ) else x
+            x = (
+                int(np.int64(x & (2**64 - 1) if x >= 2**63 else x).astype(target))
+                if (x < 2**63)
+                else x
+            )
         return jnp.asarray(x, dtype=target)
     if x.dtype == target:
         # A weak 0-d parameter keeps its dtype but must not stay weak.
@@ -134,9 +136,12 @@ def result_type(*xs: Any) -> str:
             continue
         if not hasattr(x, "dtype"):
             kind = (
-                "bool" if isinstance(x, bool)
-                else "int64" if isinstance(x, int)
-                else "float32" if isinstance(x, float)
+                "bool"
+                if isinstance(x, bool)
+                else "int64"
+                if isinstance(x, int)
+                else "float32"
+                if isinstance(x, float)
                 else "complex64"
             )
             wrapped = kind if wrapped is None else _join(wrapped, kind)

@@ -13,6 +13,7 @@ executable (decision D4).
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -137,13 +138,15 @@ def _read_nested(flat: Any, view: View, offset: Any) -> Any | None:
     if not order:
         seg = lax.dynamic_slice(flat, (offset,), (1,))
         return jnp.broadcast_to(seg.reshape([1] * len(view.sizes)), view.sizes)
-    for outer, inner in zip(order, order[1:], strict=False):
+    for outer, inner in itertools.pairwise(order):
         s_outer, s_inner = view.strides[outer], view.strides[inner]
         if s_outer % s_inner or s_outer < s_inner * view.sizes[inner]:
             return None
     span = 1 + sum((view.sizes[i] - 1) * view.strides[i] for i in order)
-    x = lax.dynamic_slice(flat, (offset,), (span,)) if not isinstance(offset, int) else (
-        lax.slice(flat, (offset,), (offset + span,))
+    x = (
+        lax.dynamic_slice(flat, (offset,), (span,))
+        if not isinstance(offset, int)
+        else (lax.slice(flat, (offset,), (offset + span,)))
     )
     full = view.sizes[order[0]] * view.strides[order[0]]
     x = lax.pad(x, jnp.zeros((), x.dtype), [(0, full - span, 0)])
@@ -238,7 +241,5 @@ def write(buffer: Any, spec: Array, view: View, offset: Any, value: Any) -> Any:
         flat = lax.dynamic_update_slice(flat, value.reshape(-1), (offset,))
     else:
         places = _positions(view, offset).reshape(-1)
-        flat = flat.at[places].set(
-            value.reshape(-1), mode="promise_in_bounds", unique_indices=True
-        )
+        flat = flat.at[places].set(value.reshape(-1), mode="promise_in_bounds", unique_indices=True)
     return flat.reshape(spec.shape)

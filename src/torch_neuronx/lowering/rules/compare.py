@@ -44,8 +44,6 @@ for _name, _function in _LOGICAL.items():
     _logical(_name, _function)
 
 
-
-
 @lowers(
     "aten::isin.Tensor_Tensor", "aten::isin.Tensor_Scalar", "aten::isin.Scalar_Tensor", exact=True
 )

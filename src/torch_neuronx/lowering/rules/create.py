@@ -172,4 +172,3 @@ def polar(absolute: Any, angle: Any) -> Any:
     """Complex numbers of magnitudes and arguments."""
     size, turn = jnp.broadcast_arrays(absolute, angle)
     return lax.complex(size * lax.cos(turn), size * lax.sin(turn))
-

@@ -76,9 +76,7 @@ _ALPHA = {"static_one": ("alpha",)}
 for _name in ("add", "sub"):
     _op = f"aten::_foreach_{_name}"
     _each([f"{_op}.List"], f"aten::{_name}.Tensor", lambda s, o, alpha: [s, o, alpha], **_ALPHA)
-    _each(
-        [f"{_op}.Scalar", f"{_op}.ScalarList"], f"aten::{_name}.Scalar", lambda s, o: [s, o, 1]
-    )
+    _each([f"{_op}.Scalar", f"{_op}.ScalarList"], f"aten::{_name}.Scalar", lambda s, o: [s, o, 1])
 _each(
     ["aten::_foreach_add.Tensor"], "aten::add.Tensor", lambda s, o, alpha: [s, o, alpha], **_ALPHA
 )

@@ -117,9 +117,7 @@ def addr(self: Any, vec1: Any, vec2: Any, beta: Any, alpha: Any, *, out: Any) ->
 
 
 @lowers("aten::_addmm_activation", static_one=_STATIC)
-def addmm_activation(
-    self: Any, mat1: Any, mat2: Any, beta: Any, alpha: Any, use_gelu: bool
-) -> Any:
+def addmm_activation(self: Any, mat1: Any, mat2: Any, beta: Any, alpha: Any, use_gelu: bool) -> Any:
     """addmm, then relu or gelu, rounded once."""
     x = _blend(self, product(mat1, mat2), beta, alpha)
     return jax.nn.gelu(x, approximate=False) if use_gelu else jnp.maximum(x, 0)
