@@ -48,3 +48,30 @@ def test_refused_as_on_cpu(name: str) -> None:
         raised.append(caught.value)
     assert type(raised[1]) is type(raised[0])
     assert str(raised[1]).splitlines()[0] == str(raised[0]).splitlines()[0]
+
+
+EXPANDED: dict[str, Callable[[torch.Tensor], object]] = {
+    "masked_fill_": lambda x: x.masked_fill_(x > 0, 2.0),
+    "index_fill_": lambda x: x.index_fill_(0, torch.tensor([0], device=x.device), 2.0),
+    "index_put_": lambda x: x.index_put_((torch.tensor([0], device=x.device),), x[0] + 1),
+    "mul_": lambda x: x.mul_(2),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors")
+@pytest.mark.parametrize("name", EXPANDED)
+def test_writes_through_an_expanded_view_are_refused_at_the_call(name: str) -> None:
+    base = torch.ones(1, device="neuron")
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        EXPANDED[name](base.expand(3, 3))
+    assert base.item() == 1
+
+
+@pytest.mark.parametrize("name", ["masked_select", "cholesky"])
+def test_out_on_another_device_is_refused(name: str) -> None:
+    x = torch.eye(2, device="neuron")
+    with pytest.raises(RuntimeError, match="same device"):
+        if name == "cholesky":
+            torch.cholesky(x, out=torch.empty(2, 2))
+        else:
+            torch.masked_select(x, x > 0, out=torch.empty(2))

@@ -76,6 +76,24 @@ def check_resizes(
             )
 
 
+def check_overlap(written: list[torch.Tensor]) -> None:
+    """Refuse to write through an expanded view, also where CPU lets it pass.
+
+    CPU does so in a few operators (``masked_fill_`` warns that it is deprecated, ``index_put_``);
+    which of the writes to one element stays is then undefined.
+    """
+    for tensor in written:
+        if any(
+            stride == 0 and size > 1
+            for stride, size in zip(tensor.stride(), tensor.shape, strict=True)
+        ):
+            raise RuntimeError(
+                "unsupported operation: more than one element of the written-to tensor refers to "
+                "a single memory location. Please clone() the tensor before performing the "
+                "operation."
+            )
+
+
 def _bytes(t: torch.Tensor) -> int:
     """What an operator on ``t`` costs: a view may be larger than its storage, and smaller."""
     return max(t.numel() * t.element_size(), t.untyped_storage().nbytes())
