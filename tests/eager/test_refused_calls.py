@@ -67,11 +67,13 @@ def test_writes_through_an_expanded_view_are_refused_at_the_call(name: str) -> N
     assert base.item() == 1
 
 
-@pytest.mark.parametrize("name", ["masked_select", "cholesky"])
+@pytest.mark.parametrize("name", ["masked_select", "nonzero", "cholesky"])
 def test_out_on_another_device_is_refused(name: str) -> None:
     x = torch.eye(2, device="neuron")
     with pytest.raises(RuntimeError, match="same device"):
         if name == "cholesky":
             torch.cholesky(x, out=torch.empty(2, 2))
+        elif name == "nonzero":
+            torch.nonzero(x, out=torch.empty(0, dtype=torch.int64))
         else:
             torch.masked_select(x, x > 0, out=torch.empty(2))

@@ -31,6 +31,9 @@ at::Tensor neuron_nonzero(const at::Tensor& self) {
 at::Tensor& neuron_nonzero_out(const at::Tensor& self, at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == at::kLong, "nonzero: Expected out tensor to have scalar type ",
               at::kLong, " but got scalar type", out.scalar_type());
+  TORCH_CHECK(out.device() == self.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              self.device(), " and ", out.device(), "!");
   const at::Tensor found = neuron_nonzero(self);
   return out.resize_(found.sizes()).copy_(found);
 }
