@@ -44,6 +44,7 @@ bench: $(DONE)/torchneuron
 
 docs: $(DONE)/torchneuron
 	$(BIN)/python -m torch_neuronx.config > docs/environment.md
+	$(BIN)/python tools/generate_compatibility.py
 
 clean:
 	rm -rf build dist out src/*.egg-info src/torch_neuronx/_build_info.py src/torch_neuronx/_C*.so

@@ -77,3 +77,14 @@ def test_table_of_overloads_is_fresh() -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_compatibility_is_fresh() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/generate_compatibility.py", "--check"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -2,6 +2,7 @@
 
 ``torchneuron info`` says what is installed and where registration stands. It starts no device
 unless ``--device`` is given. ``torchneuron cache`` lists, verifies and prunes the executable cache.
+``torchneuron ops`` says how operators run, from the generated table.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import platform
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -32,7 +34,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     actions.add_parser("verify", help="read every entry; remove what is corrupt or unsafe")
     prune = actions.add_parser("prune", help="remove the least recently used entries")
     prune.add_argument("--max-mb", type=float, required=True, help="what may stay, in MiB")
+    ops = commands.add_parser("ops", help="how operators run: native, composite or on the CPU")
+    ops.add_argument("name", nargs="?", help="an operator (add, aten::add.Tensor) or part of one")
+    ops.add_argument("--json", action="store_true", help="print JSON lines")
     options = parser.parse_args(argv)
+    if options.command == "ops":
+        return ops_command(options)
     if options.command == "cache":
         return cache_command(options)
     facts = collect()
@@ -72,6 +79,47 @@ def cache_command(options: argparse.Namespace) -> int:
         total = sum(i.size_bytes for i in items)
         print(f"{cache.root}: {len(items)} entries, {total / 2**20:.1f} MiB")
     return 0
+
+
+def ops_command(options: argparse.Namespace) -> int:
+    """``torchneuron ops``: counts, or the rows that match a name; 1 if none does.
+
+    Reads ``compatibility.json`` and starts nothing.
+    """
+    path = Path(__file__).with_name("compatibility.json")
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    if options.name:
+        wanted = options.name.removeprefix("aten::").split(".")[0]
+        names = {r["name"].removeprefix("aten::"): r for r in rows}
+        exact = names.get(wanted) or names.get(wanted.removesuffix("_"))
+        rows = [exact] if exact else [r for n, r in names.items() if wanted in n]
+        if not rows:
+            print(f"no operator is called like {options.name!r}", file=sys.stderr)
+            return 1
+    if options.json:
+        for row in rows:
+            print(json.dumps(row))
+    elif not options.name:
+        for status in ("native", "composite", "fallback"):
+            print(f"{status:10}{sum(r['status'] == status for r in rows):6}")
+    elif len(rows) == 1:
+        print(_operator(rows[0]))
+    else:
+        for row in rows:
+            print(f"{row['name']:44} {row['status']:10} {' '.join(row['measured'])}")
+    return 0
+
+
+def _operator(row: dict[str, Any]) -> str:
+    """One row of the table as text."""
+    lines = [f"{row['name']}: {row['status']}"]
+    for title in ("measured", "declared only", "backward measured"):
+        lines.append(f"  {title}: {' '.join(row[title]) or '-'}")
+    lines += ["  overloads:", *(f"    {name}: {how}" for name, how in row["overloads"].items())]
+    if row["not equal"]:
+        lines.append("  cases not equal to CPU:")
+        lines += [f"    {unit}: {text}" for unit, text in row["not equal"].items()]
+    return "\n".join(lines)
 
 
 def collect() -> dict[str, Any]:
