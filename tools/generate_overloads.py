@@ -54,6 +54,7 @@ OWN = {
     "aten::_local_scalar_dense",
     "aten::_to_copy",
     "aten::_unsafe_view",  # PyTorch's own is a view, which kron's out= form writes through
+    "aten::arange.out",  # PyTorch's own calls arange.start_out
     "aten::copy",
     "aten::copy.out",
     "aten::equal",
@@ -63,14 +64,17 @@ OWN = {
     "aten::masked_select.out",
     "aten::nonzero",
     "aten::nonzero.out",
+    "aten::range.out_",  # PyTorch's own calls range.out
 }
-# Rules that C++ kernels call (csrc/torch/dispatch/{composed,copies,dynamic,observer}.cc).
+# Rules that C++ kernels call (csrc/torch/dispatch/{composed,copies,dynamic,observer,arange}.cc).
 INTERNAL = {
     "aten::_fused_moving_avg_obs_fq_helper",
+    "aten::arange.start_out",
     "aten::copy_",
     "aten::index.Tensor",
     "aten::index_put_",
     "aten::nonzero_static",
+    "aten::range.out",
     "aten::repeat_interleave.Tensor",
 }
 
