@@ -35,6 +35,9 @@ CALLS: dict[str, Callable[[str], object]] = {
     "masked_select onto overlapping memory": _masked_select_onto_overlapping_memory,
     "multinomial of integers": lambda d: torch.multinomial(torch.tensor([1, 2], device=d), 1),
     "multinomial of too many": lambda d: torch.multinomial(torch.ones(2, device=d), 3),
+    "multinomial into floats": lambda d: torch.multinomial(
+        torch.ones(2, device=d), 1, out=torch.ones(1, device=d)
+    ),
     "multinomial of none": lambda d: torch.multinomial(torch.ones(2, device=d), 0),
 }
 

@@ -52,6 +52,10 @@ def check(
         _check_product(schema, metas)
     if row.base == "aten::multinomial":
         _check_multinomial(*metas[:3])
+        if row.kind == "out" and metas[-1].dtype != torch.int64:
+            raise RuntimeError(
+                f"multinomial expects Long tensor out, got: {_short(metas[-1].dtype).title()}"
+            )
     if row.kind == "out" and row.base.split(".")[0] in ("aten::all", "aten::any"):
         _check_truth_result(row, schema, metas)
     if max((_bytes(t) for t in [*_tensors(metas), *results]), default=0) <= _MAX_TRIAL_BYTES:
