@@ -10,6 +10,7 @@ shape class. ``run_unit`` yields one record a case, a plain dictionary:
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import time
 import warnings
@@ -55,6 +56,9 @@ class Mismatch(Exception):
 # --- samples
 
 
+_MARK = "_placed"
+
+
 class _Placed(TorchFunctionMode):
     """Marks tensors that were made with an explicit device, and all that is computed of them.
 
@@ -69,7 +73,7 @@ class _Placed(TorchFunctionMode):
         placed = any(
             isinstance(x, torch.device)
             or x == "cpu"
-            or (isinstance(x, torch.Tensor) and getattr(x, "_placed", False))
+            or (isinstance(x, torch.Tensor) and getattr(x, _MARK, False))
             for x in leaves
             if isinstance(x, (torch.device, torch.Tensor, str))
         )
@@ -77,12 +81,12 @@ class _Placed(TorchFunctionMode):
             for x in pytree.tree_leaves(result):
                 if isinstance(x, torch.Tensor):
                     with contextlib.suppress(Exception):
-                        x._placed = True
+                        setattr(x, _MARK, True)
         return result
 
 
 def _marked(x: torch.Tensor) -> bool:
-    return bool(getattr(x, "_placed", False))
+    return bool(getattr(x, _MARK, False))
 
 
 def tensors(tree: Any) -> list[torch.Tensor]:
@@ -380,7 +384,7 @@ def _copies(parts: Any) -> Any:
             if x.is_contiguous() and not x.is_conj() and not x.is_neg():
                 y = y.clone()
             y = y.requires_grad_(x.requires_grad) if x.requires_grad else y
-            y._placed = _marked(x)
+            setattr(y, _MARK, _marked(x))
             memo[id(x)] = y
         return memo[id(x)]
 
@@ -437,7 +441,7 @@ def _expect(error: Exception, compute: Callable[[], Any]) -> bool:
     """The device must raise ``error``'s type; whether the text is the same too."""
     try:
         to_cpu(compute())
-        torch.neuron.synchronize()
+        torch.get_device_module("neuron").synchronize()
     except Exception as other:
         _settle()
         if type(other) is type(error):
@@ -457,7 +461,7 @@ def _settle() -> None:
     """Reads pending errors of the device, so that the next case does not get them."""
     for _ in range(3):
         try:
-            torch.neuron.synchronize()
+            torch.get_device_module("neuron").synchronize()
             return
         except Exception:
             continue
@@ -484,7 +488,7 @@ def noncontiguous(op: Any, name: str, sample: Any) -> str:
     def one(x: Any) -> Any:
         if isinstance(x, torch.Tensor) and x.layout == torch.strided and x.numel() > 1:
             y = noncontiguous_like(x)
-            y._placed = _marked(x)
+            setattr(y, _MARK, _marked(x))
             return y
         return x
 
@@ -623,9 +627,9 @@ def out(op: Any, name: str, sample: Any) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                expected = _Reference(lambda make=make: with_out("cpu", make))
+                expected = _Reference(functools.partial(with_out, "cpu", make))
                 if expected.error is not None:
-                    _expect(expected.error, lambda make=make: with_out(DEVICE, make))
+                    _expect(expected.error, functools.partial(with_out, DEVICE, make))
                     continue
                 got, moved = with_out(DEVICE, make)
                 got = pytree.tree_unflatten(to_cpu(got), pytree.tree_structure(want))
@@ -695,12 +699,12 @@ def inplace(op: Any, name: str, sample: Any) -> str:
             return base
 
         try:
-            reference = _Reference(lambda compute=compute: compute("cpu"))
+            reference = _Reference(functools.partial(compute, "cpu"))
             if isinstance(reference.error, Mismatch):
                 raise Skip("not in place on CPU")
             if reference.error is not None:
                 try:
-                    _same_error(reference.error, lambda compute=compute: compute(DEVICE))
+                    _same_error(reference.error, functools.partial(compute, DEVICE))
                 except Skip:
                     if label == "whole":
                         raise

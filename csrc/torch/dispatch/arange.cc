@@ -49,8 +49,8 @@ at::Tensor& neuron_arange_out(const at::Scalar& start, const at::Scalar& end,
   return into("aten::arange.start_out", shape, start, end, step, out);
 }
 
-at::Tensor& neuron_range_out(const at::Scalar& start, const at::Scalar& end,
-                             const at::Scalar& step, at::Tensor& out) {
+at::Tensor& neuron_range_out(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step,
+                             at::Tensor& out) {
   at::Tensor shape = no_elements(out);
   at::range_out(shape, start, end, step);
   return into("aten::range.out", shape, start, end, step, out);
