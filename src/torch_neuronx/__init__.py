@@ -97,7 +97,7 @@ def _register() -> None:
     """Rename PrivateUse1, load the extension and hand it the Python callbacks. Called once."""
     import torch
 
-    from torch_neuronx import _C, neuron
+    from torch_neuronx import _C, meta_kernels, neuron
     from torch_neuronx.compiler import overloads
 
     torch.utils.rename_privateuse1_backend("neuron")
@@ -110,6 +110,7 @@ def _register() -> None:
     _C.set_planner(_plan)
     _C.set_fallback_hook(_on_fallback)
     overloads.register()
+    meta_kernels.register()
 
 
 _autoload.autoload()

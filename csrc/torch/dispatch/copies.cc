@@ -150,5 +150,14 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("equal", TORCH_FN(equal));
 }
 
+// The schema of `_copy_from` does not say that it writes `dst`, so PyTorch's own kernels for
+// conjugate and negative views would write to a copy of it. Ours handles both bits.
+TORCH_LIBRARY_IMPL(aten, Conjugate, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+TORCH_LIBRARY_IMPL(aten, Negative, m) {
+  m.impl("_copy_from", torch::CppFunction::makeFallthrough());
+}
+
 }  // namespace
 }  // namespace tn::torch_glue

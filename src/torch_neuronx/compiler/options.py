@@ -27,6 +27,9 @@ Override = bool | int | float | str
 # What decision D6 asks of every compilation in eager modes.
 EXACT: Mapping[str, Override] = {"xla_allow_excess_precision": False}
 
+# XLA's CPU plugins take the quicker minimum and maximum by default, which lose NaN.
+EXACT_CPU: Mapping[str, Override] = {**EXACT, "xla_cpu_enable_fast_min_max": False}
+
 
 def _varint(value: int) -> bytes:
     value &= (1 << 64) - 1  # negative numbers are sign-extended to 64 bits

@@ -57,12 +57,14 @@ def compiler() -> Compiler:
                 config.get("TORCH_NEURONX_CPU_THREADS"),
                 (),
             )
+            backend = PluginBackend()
+            is_cpu = backend.platform == "cpu"
             _compiler = Compiler(
-                PluginBackend(),
+                backend,
                 context_fingerprint(*common, cache=cache),
                 cache,
                 module_fingerprint=context_fingerprint(*common, sources=False, cache=cache),
-                compile_options=options.encode(),
+                compile_options=options.encode(options.EXACT_CPU if is_cpu else options.EXACT),
             )
         return _compiler
 

@@ -70,6 +70,8 @@ def cast(x: Any, name: str) -> Any:
                 if (x < 2**63)
                 else x
             )
+        if name in ("float8_e4m3fn", "float8_e8m0fnu"):
+            return cast(jnp.asarray(x, dtype=np.float32), name)
         return jnp.asarray(x, dtype=target)
     if x.dtype == target:
         # A weak 0-d parameter keeps its dtype but must not stay weak.
@@ -78,7 +80,19 @@ def cast(x: Any, name: str) -> Any:
         x = x != 0 if name == "bool" else x.real
     if name == "bool":
         return x != 0
-    return x.astype(target)
+    return _into_range(x, name).astype(target)
+
+
+def _into_range(x: Any, name: str) -> Any:
+    """``x`` as PyTorch's fp8 conversions see it: e4m3fn saturates, infinities too, and e8m0fnu
+    has no sign. The other formats overflow as IEEE does."""
+    if name not in ("float8_e4m3fn", "float8_e8m0fnu"):
+        return x
+    x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(np.float32)
+    if name == "float8_e8m0fnu":
+        return jnp.abs(x)
+    limit = jnp.asarray(448, x.dtype)
+    return jnp.where(jnp.abs(x) > limit, jnp.copysign(limit, x), x)
 
 
 _RANK = {"bool": 0, "integer": 1, "float": 2, "complex": 3}
