@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import textwrap
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -142,5 +143,21 @@ def print_operators(mode: str, facts: dict[str, Any]) -> None:
         f"lowering {compiled['lower_s']:.2f} s, compiling {compiled['compile_s']:.2f} s, "
         f"loading {compiled['load_s']:.2f} s"
     )
+    print_wrapped("  native:", facts["native"])
+    print_wrapped(
+        "  compile events, lowering + compiling + loading in ms:",
+        [
+            f"{e['name']} ({e['source']} {1e3 * e['lower_s']:.0f}+{1e3 * e['compile_s']:.0f}"
+            f"+{1e3 * e['load_s']:.0f})"
+            for e in facts["compile_events"]
+        ],
+    )
     for name in facts["fallback"]:
         print(f"  fell back to the CPU: {name}")
+
+
+def print_wrapped(title: str, items: list[str]) -> None:
+    """A title, then the items, as many a line as fit."""
+    print(title)
+    text = textwrap.wrap(", ".join(items), 110, break_long_words=False, break_on_hyphens=False)
+    print("\n".join(f"    {line}" for line in text))

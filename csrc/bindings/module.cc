@@ -346,6 +346,11 @@ void bind(py::module_& m) {
   m.def("synchronize", [](int index) {
     if (is_started()) synchronize(runtime().device(index));
   });
+  m.def("num_queued", [](int index) -> size_t {
+    if (!is_started()) return 0;
+    std::unique_lock lock(runtime().mutex);
+    return runtime().device(index).queued();
+  });
   m.def("counters", [] {
     py::dict result;
     counters().snapshot().for_each([&](std::string_view name, std::string_view, uint64_t value) {

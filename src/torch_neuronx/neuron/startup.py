@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import sys
@@ -51,6 +52,25 @@ def start() -> None:
                 config.get("NEURON_LAUNCH_BLOCKING"),
                 sys.stderr.isatty() or config.get("TORCH_NEURONX_LOG_LEVEL") >= 1,
                 session.reload,
+            )
+        atexit.register(_report_errors_at_exit)
+
+
+def _report_errors_at_exit() -> None:
+    """Say what nobody asked for: the error of a launch after which nothing was read.
+
+    Launches that still wait for a compile are dropped with the program.
+    """
+    for index in range(0 if _C.in_bad_fork() else _C.device_count()):
+        if _C.num_queued(index):
+            continue
+        try:
+            _C.synchronize(index)
+        except Exception as error:
+            print(
+                f"torchneuron: neuron:{index} had an error when the program ended: "
+                f"{type(error).__name__}: {error}",
+                file=sys.stderr,
             )
 
 
