@@ -3,6 +3,9 @@
 #include <ATen/native/Resize.h>
 #include <ATen/ops/as_strided.h>
 
+#include <pthread.h>
+
+#include <atomic>
 #include <utility>
 
 #include "torch/generator.h"
@@ -49,10 +52,28 @@ c10::IValue build_return(const std::vector<ReturnPlan>& returns, size_t& next,
 
 }  // namespace
 
+namespace {
+std::atomic<pthread_t> g_first_thread{};
+std::atomic<bool> g_several_threads{false};
+
+void note_thread() {
+  const pthread_t self = pthread_self();
+  pthread_t first = g_first_thread.load(std::memory_order_relaxed);
+  if (first == self) return;
+  if (first == pthread_t{} && g_first_thread.compare_exchange_strong(first, self)) return;
+  g_several_threads.store(true, std::memory_order_relaxed);
+}
+}  // namespace
+
+bool Callable::called_from_several_threads() {
+  return g_several_threads.load(std::memory_order_relaxed);
+}
+
 void Callable::set_planner(Planner p) { planner() = std::move(p); }
 
 void Callable::call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::IValue>& results) {
   calls_.fetch_add(1, std::memory_order_relaxed);
+  note_thread();
   while (!try_call(arguments, results)) {
   }
 }

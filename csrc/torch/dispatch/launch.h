@@ -30,6 +30,8 @@ class Callable {
   void call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::IValue>& results);
 
   static void set_planner(Planner planner);
+  // Whether calls came from more than one thread: autograd's, most often.
+  static bool called_from_several_threads();
 
  private:
   bool try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::IValue>& results);
