@@ -16,7 +16,7 @@ SHAPES = """
         return x, (x * 2)
     count = {count}
     for n in range(1, count + 1):
-        y = torch.empty(n, device="neuron")
+        y = torch.empty(n, dtype=torch.int64, device="neuron")
         y.fill_(n)
         if n % 50 == 0 or n == count:
             assert y.sum(0, keepdim=True)[0].item() == n * n, n
