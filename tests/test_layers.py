@@ -37,6 +37,7 @@ CPP_EXTERNAL: dict[str, str] = {
 # Python: layer inside torch_neuronx -> other layers that it may import ("*": all).
 PYTHON_LAYERS: dict[str, set[str]] = {
     "_build_info": set(),
+    "meta_kernels": set(),
     "config": set(),
     "plugins": {"config"},
     "lowering": {"config"},

@@ -88,7 +88,8 @@ def _into_range(x: Any, name: str) -> Any:
     has no sign. The other formats overflow as IEEE does."""
     if name not in ("float8_e4m3fn", "float8_e8m0fnu"):
         return x
-    x = x if jnp.issubdtype(x.dtype, jnp.floating) else x.astype(np.float32)
+    if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype.itemsize == 1:
+        x = x.astype(np.float32)  # another fp8 format has no sign operations of its own
     if name == "float8_e8m0fnu":
         return jnp.abs(x)
     limit = jnp.asarray(448, x.dtype)
