@@ -45,31 +45,14 @@ def run(schema: schemas.Schema, values: list[Any]) -> Any:
 
 def _as_on_cpu(schema: schemas.Schema, values: list[Any], error: Exception) -> Exception:
     """What CPU raises for the call, if it does: some meta kernels have words of their own."""
-    total = sum(t.untyped_storage().nbytes() for t in _tensors(values))
+    total = sum(t.untyped_storage().nbytes() for t in schemas.tensors(values))
     if total > _MAX_PROBE_BYTES:
         return error
-    seen: dict[int, torch.Tensor] = {}
-
-    def on_cpu(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.device.type == "meta":
-            if id(value) not in seen:
-                probe = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-                probe.untyped_storage().fill_(0)
-                seen[id(value)] = probe
-            return seen[id(value)]
-        return [on_cpu(v) for v in value] if isinstance(value, list) else value
-
     try:
-        schemas.call(schema.op, schema.arguments, [on_cpu(v) for v in values])
+        schemas.call(schema.op, schema.arguments, schemas.zeros_on_cpu(values))
     except Exception as own:
         return own
     return error
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    return [t for v in values for t in _tensors(v)] if isinstance(values, list) else []
 
 
 def _run_fake(schema: schemas.Schema, values: list[Any]) -> Any:

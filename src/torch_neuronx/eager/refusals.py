@@ -58,7 +58,7 @@ def check(
             )
     if row.kind == "out" and row.base.split(".")[0] in ("aten::all", "aten::any"):
         _check_truth_result(row, schema, metas)
-    if max((_bytes(t) for t in [*_tensors(metas), *results]), default=0) <= _MAX_TRIAL_BYTES:
+    if max((_bytes(t) for t in [*schemas.tensors(metas), *results]), default=0) <= _MAX_TRIAL_BYTES:
         _try_on_cpu(row, schema, metas)
 
 
@@ -71,8 +71,8 @@ def check_resizes(
     """
     for place in places:
         others = metas[:place] + metas[place + 1 :]
-        if any(t is metas[place] for t in _tensors(others)):
-            if max(map(_bytes, _tensors(metas))) <= _MAX_TRIAL_BYTES:
+        if any(t is metas[place] for t in schemas.tensors(others)):
+            if max(map(_bytes, schemas.tensors(metas))) <= _MAX_TRIAL_BYTES:
                 _try_on_cpu(row, schema, metas)  # its own words
             raise RuntimeError(
                 "unsupported operation: some elements of the input tensor and the written-to "
@@ -102,12 +102,6 @@ def check_overlap(written: list[torch.Tensor]) -> None:
 def _bytes(t: torch.Tensor) -> int:
     """What an operator on ``t`` costs: a view may be larger than its storage, and smaller."""
     return max(t.numel() * t.element_size(), t.untyped_storage().nbytes())
-
-
-def _tensors(values: Any) -> list[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    return [t for v in values for t in _tensors(v)] if isinstance(values, list) else []
 
 
 def _check_dimensions(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None:
@@ -176,24 +170,13 @@ def _try_on_cpu(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None
         return  # nor may the CPU's generator move
     if row.name.startswith(("aten::_foreach_", "aten::_fused_")):
         return
-    zeros: dict[int, torch.Tensor] = {}
-
-    def on_cpu(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.device.type == "meta":
-            if id(value) not in zeros:
-                made = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
-                made.untyped_storage().fill_(0)
-                zeros[id(value)] = made
-            return zeros[id(value)]
-        return [on_cpu(v) for v in value] if isinstance(value, list) else value
-
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the real call warns
         try:
-            schemas.call(schema.op, schema.arguments, [on_cpu(v) for v in metas])
+            schemas.call(schema.op, schema.arguments, schemas.zeros_on_cpu(metas))
         except NotImplementedError as error:
             # No CPU kernel at all, or a dtype that CPU lacks.
-            complete = all(t.dtype in _COMPLETE for t in _tensors(metas))
+            complete = all(t.dtype in _COMPLETE for t in schemas.tensors(metas))
             if complete and ("not implemented for '" in str(error) or "complex" in str(error)):
                 raise
         except RuntimeError as error:

@@ -68,3 +68,26 @@ def call(op: Any, arguments: tuple[Argument, ...], values: list[Any]) -> Any:
     positional = [v for a, v in zip(arguments, values, strict=True) if not a.keyword]
     keywords = {a.name: v for a, v in zip(arguments, values, strict=True) if a.keyword}
     return op(*positional, **keywords)
+
+
+def tensors(values: Any) -> list[torch.Tensor]:
+    """The tensors among a call's values, lists looked into."""
+    if isinstance(values, torch.Tensor):
+        return [values]
+    return [t for v in values for t in tensors(v)] if isinstance(values, (list, tuple)) else []
+
+
+def zeros_on_cpu(values: list[Any]) -> list[Any]:
+    """``values`` with CPU zeros of the same strides for meta tensors; one object stays one."""
+    made: dict[int, torch.Tensor] = {}
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.device.type == "meta":
+            if id(value) not in made:
+                zeros = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+                zeros.untyped_storage().fill_(0)
+                made[id(value)] = zeros
+            return made[id(value)]
+        return [replaced(v) for v in value] if isinstance(value, list) else value
+
+    return [replaced(v) for v in values]

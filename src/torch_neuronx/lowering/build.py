@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import jax
@@ -233,8 +232,3 @@ def _numbers(x: Any) -> list[ir.Number]:
     if isinstance(x, tuple):
         return [z for y in x for z in _numbers(y)]
     return []
-
-
-def element_count(array: ir.Array) -> int:
-    """Number of elements."""
-    return math.prod(array.shape)
