@@ -7,6 +7,7 @@
 #include "base/counters.h"
 #include "torch/dispatch/launch.h"
 #include "torch/dispatch/overloads.h"
+#include "torch/ending.h"
 #include "torch/generator.h"
 #include "torch/layout.h"
 #include "torch/runtime.h"
@@ -43,6 +44,7 @@ class NoTracing {
 // Runs Python from a dispatched call; its exception keeps its type on the way back.
 template <typename F>
 auto with_python(F&& f) {
+  wait_if_interpreter_ends();
   py::gil_scoped_acquire gil;
   try {
     NoTracing no_tracing;
@@ -162,7 +164,7 @@ void kernel_ready(KernelHandle& handle, const ExecutableHandle& executable, size
   signature.kept = std::move(kept);
   signature.writes = std::move(writes);
   for (const auto& [exception, message] : checks) signature.checks.push_back({exception, message});
-  py::gil_scoped_release no_gil;
+  ReleaseGil no_gil;
   handle.kernel->set_ready(std::move(signature), executable.executable, bytes, &runtime().store,
                            std::move(reload_key));
 }
@@ -185,6 +187,7 @@ void start(const std::string& plugin_path, const py::dict& client_options, int n
   options.progress = progress;
   auto* kept = new py::function(std::move(loader));
   auto load = [kept](const std::string& key) -> Result<std::shared_ptr<Executable>> {
+    wait_if_interpreter_ends();
     py::gil_scoped_acquire gil;
     try {
       return (*kept)(key).cast<ExecutableHandle&>().executable;
@@ -194,7 +197,7 @@ void start(const std::string& plugin_path, const py::dict& client_options, int n
   };
   Status status;
   {
-    py::gil_scoped_release no_gil;
+    ReleaseGil no_gil;
     status = Runtime::start(options, load);
   }
   check(status, "cannot start the neuron runtime");
@@ -257,7 +260,7 @@ class Graph {
     }
     std::vector<c10::IValue> results;
     {
-      py::gil_scoped_release no_gil;
+      ReleaseGil no_gil;
       callable_.call(values, results);
     }
     py::list list;
@@ -301,7 +304,7 @@ void bind(py::module_& m) {
       });
   m.def("compile", [](const std::string& module, const std::string& options) {
     Result<Executable> made = [&]() -> Result<Executable> {
-      py::gil_scoped_release no_gil;
+      ReleaseGil no_gil;
       return runtime().client().compile(module, options);
     }();
     check(made.status(), "compile");
@@ -309,7 +312,7 @@ void bind(py::module_& m) {
   });
   m.def("deserialize", [](const std::string& bytes) {
     Result<Executable> made = [&]() -> Result<Executable> {
-      py::gil_scoped_release no_gil;
+      ReleaseGil no_gil;
       return runtime().client().deserialize(bytes, "");
     }();
     check(made.status(), "load executable");
@@ -317,7 +320,7 @@ void bind(py::module_& m) {
   });
   m.def("serialize", [](const ExecutableHandle& e) {
     Result<std::string> bytes = [&] {
-      py::gil_scoped_release no_gil;
+      ReleaseGil no_gil;
       return e.executable->serialize();
     }();
     check(bytes.status(), "serialize executable");
@@ -327,6 +330,11 @@ void bind(py::module_& m) {
   m.def("start", &start);
   m.def("is_started", &is_started);
   m.def("in_bad_fork", &in_bad_fork);
+  m.def("interpreter_ends_here", &interpreter_ends_here);
+  m.def("let_autograd_finish", [] {
+    ReleaseGil no_gil;
+    let_autograd_finish();
+  });
   m.def("set_starter", [](py::function f) {
     auto* kept = new py::function(std::move(f));
     set_starter([kept] { with_python([&] { (*kept)(); }); });

@@ -1,4 +1,5 @@
 #include "torch/runtime.h"
+#include "torch/ending.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorUtils.h>
@@ -150,7 +151,9 @@ void check(const Status& status, const char* what) {
 
 ReleaseGil::ReleaseGil() : state_(PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
 ReleaseGil::~ReleaseGil() {
-  if (state_) PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
+  if (!state_) return;
+  wait_if_interpreter_ends();
+  PyEval_RestoreThread(static_cast<PyThreadState*>(state_));
 }
 
 Layout fresh_layout(DType dtype, c10::IntArrayRef sizes) { return {dtype, sizes.vec()}; }
@@ -226,6 +229,7 @@ void synchronize(Device& device) {
 
 std::string python_line() {
   if (!Py_IsInitialized()) return {};
+  wait_if_interpreter_ends();
   PyGILState_STATE gil = PyGILState_Ensure();
   std::string innermost;
   std::string text;

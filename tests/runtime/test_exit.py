@@ -32,3 +32,32 @@ def test_a_clean_program_ends_silently() -> None:
     done = run("import torch; x = torch.ones(3, device='neuron') + 1; x.cpu(); x + x")
     assert done.returncode == 0
     assert done.stderr == ""
+
+
+MANY_ENDS = """
+import os, sys, threading
+import torch
+children = []
+for i in range(24):
+    pid = os.fork()  # before the runtime starts, so that each child starts its own
+    if not pid:
+        break
+    children.append(pid)
+if children and pid:
+    statuses = [os.waitpid(child, 0)[1] for child in children]
+    print(len(statuses), [s for s in statuses if s])
+else:
+    def work():
+        x = torch.ones(4, device="neuron", requires_grad=True)
+        (x * x).sum().backward()
+    thread = threading.Thread(target=work)
+    thread.start(); thread.join()
+    work()
+"""
+
+
+def test_programs_end_while_autograd_threads_let_go() -> None:
+    """Two dozen at once, so that threads are slow: none dies on the way out."""
+    done = run(MANY_ENDS)
+    assert done.stderr == ""
+    assert done.stdout.strip() == "24 []"

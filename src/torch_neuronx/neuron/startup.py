@@ -59,25 +59,12 @@ def start() -> None:
 def _at_exit() -> None:
     if _C.in_bad_fork():
         return
+    _C.interpreter_ends_here()
     if _C.called_from_several_threads():
-        _let_autograd_finish()
+        # Autograd's device threads may still hold Python objects; letting go of them once the
+        # interpreter ends would take the process with it.
+        _C.let_autograd_finish()
     _report_errors()
-
-
-def _let_autograd_finish() -> None:
-    """Send one more graph through autograd's device threads.
-
-    ``backward()`` returns while such a thread is still letting go of the graph and of Python
-    objects that it holds. If the interpreter ends meanwhile, the thread dies in the middle and
-    takes the process with it (std::terminate; seen in 3 of 64 short programs on a busy machine).
-    A thread takes a graph only after it has let go of the one before; this one holds nothing.
-    """
-    import torch
-
-    with torch.inference_mode(False), torch.enable_grad():
-        for index in range(_C.device_count()):
-            x = torch.empty(1, device=f"neuron:{index}", requires_grad=True)
-            torch.autograd.grad(x.view(1), x, torch.empty(1, device=x.device))
 
 
 def _report_errors() -> None:
