@@ -63,7 +63,7 @@ torch.testing.assert_close(loss.item(), eager[0])
 torch.testing.assert_close(model.weight.grad.tolist(), eager[1])
 import torch_neuronx
 names = [event["name"] for event in torch_neuronx.compile_events()]
-print([name for name in names if name.startswith("a graph of")])
+print([name for name in names if name.startswith("model_default_")])
 """
     printed = output_of(code, TORCH_NEURONX_FALLBACK="error").splitlines()
     assert len(ast.literal_eval(printed[-1])) >= 2, printed[-1]  # forward and backward

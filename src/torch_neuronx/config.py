@@ -283,6 +283,51 @@ _TABLE = (
         choices=("accept", "reject"),
     ),
     Option(
+        "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION",
+        "bool",
+        True,
+        _STABLE,
+        False,
+        "A graph of torch.compile that cannot be compiled raises; 0 runs it operator by operator "
+        "instead, with a warning. `options={'fallback_execution': ...}` comes before it.",
+    ),
+    Option(
+        "TORCH_NEURONX_DYNAMO_DISABLE_CPU_AUTOCOPY",
+        "bool",
+        False,
+        _STABLE,
+        False,
+        "CPU tensors given to a compiled function are an error instead of being copied to the "
+        "device at each call.",
+    ),
+    Option(
+        "TORCH_NEURONX_RETAIN_DEVICE_MODE",
+        "bool",
+        False,
+        _STABLE,
+        False,
+        "A compiled function's results lie where eager would have them; otherwise results that "
+        "were computed from copied CPU inputs stay on the device.",
+    ),
+    Option(
+        "TORCH_NEURONX_ENABLED_METRIC_TABLES",
+        "str",
+        "",
+        _STABLE,
+        False,
+        "Tables of torch.compile to write as CSV when the program ends, separated by commas "
+        "(`graph_stats`, `specialisations`).",
+        default_text="none",
+    ),
+    Option(
+        "TORCH_NEURONX_METRICS_DIR",
+        "path",
+        "/tmp",
+        _STABLE,
+        False,
+        "Where those tables go: `metric_table_<table>_rank<rank>.csv`.",
+    ),
+    Option(
         "NEURON_LAUNCH_BLOCKING",
         "bool",
         False,
@@ -306,7 +351,8 @@ _TABLE = (
         False,
         _STABLE,
         False,
-        "Keep the program, the StableHLO module and the options of every compilation.",
+        "Keep the FX graph, the program, the StableHLO module and the executable of what is "
+        "compiled, in folders `fx_graphs`, `raw`, `stablehlo` and `neff`.",
     ),
     Option(
         "TORCH_NEURONX_DEBUG_DIR",
@@ -316,6 +362,45 @@ _TABLE = (
         False,
         "Where preserved compilation artefacts go.",
         default_text="debug under the cache root",
+    ),
+    Option(
+        "NEURON_PLATFORM_TARGET_OVERRIDE",
+        "choice",
+        None,
+        _STABLE,
+        True,
+        "TorchNeuron's name for TORCH_NEURONX_TARGET.",
+        choices=("trn2", "trn3", "host"),
+        alias_of="TORCH_NEURONX_TARGET",
+    ),
+    *(
+        Option(
+            name,
+            "str",
+            None,
+            _STABLE,
+            False,
+            f"TorchNeuron's variable, accepted and without effect: {why}",
+        )
+        for name, why in (
+            ("TORCH_NEURONX_COMPLEX_DECOMPOSE", "complex operators have rules of their own."),
+            ("TORCH_NEURONX_DYNAMO_BACKEND_ONLY", "compiler and runtime are one package here."),
+            ("TORCH_NEURONX_NEFF_LOCAL_CACHE_DIR", "locks lie in the cache root."),
+            ("TORCH_NEURONX_HLO_CACHE_DIR", "lowered modules lie in the cache root."),
+            (
+                "NEURON_COMPILATION_CACHE_MAX_ENTRIES",
+                "executables are bounded by TORCH_NEURONX_EXECUTABLE_MEMORY_MB.",
+            ),
+            (
+                "NEURON_EAGER_MODEL_CACHE_SIZE",
+                "executables are bounded by TORCH_NEURONX_EXECUTABLE_MEMORY_MB.",
+            ),
+            ("NEURON_CC_FLAGS", "they are flags of another compiler."),
+            ("NEURON_COMPILER_OPT_LEVEL", "it is a flag of another compiler."),
+            ("NEURON_COMPILE_CACHE_URL", "the cache is TORCH_NEURONX_CACHE_DIR."),
+            ("TORCH_NEURONX_ENABLE_STABLEHLO", "StableHLO is the only way."),
+            ("TORCH_NEURONX_MLIR_ATEN_OPS", "StableHLO is the only way."),
+        )
     ),
 )
 
@@ -367,7 +452,7 @@ def _read(option: Option, environ: Mapping[str, str]) -> Any:
 
 def keyed() -> tuple[tuple[str, Any], ...]:
     """Name and value of every option that enters the cache key, in the table's order."""
-    return tuple((o.name, get(o.name)) for o in _TABLE if o.keyed)
+    return tuple((o.name, get(o.name)) for o in _TABLE if o.keyed and o.alias_of is None)
 
 
 @contextlib.contextmanager

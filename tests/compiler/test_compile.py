@@ -363,10 +363,13 @@ def test_artefacts_are_kept_on_request(root: pathlib.Path, tmp_path: pathlib.Pat
     ):
         c.compile_program(b"key", program)
         c.drain()
-    (directory,) = debug.iterdir()
-    assert (directory / "program.json").read_text() == program().to_json()
-    assert (directory / "module.mlirbc").read_bytes() == program().to_json().encode()
-    assert b"xla_allow_excess_precision" in (directory / "options.pb").read_bytes()
+    text = program().to_json()
+    (raw,) = (debug / "raw" / "proc_0").glob("aten_*.program.json")
+    (module,) = (debug / "stablehlo" / "proc_0").glob("aten_*.stablehlo.mlirbc")
+    (options,) = (debug / "neff" / "proc_0").glob("aten_*.options.pb")
+    assert raw.read_text() == text
+    assert module.read_bytes() == text.encode()
+    assert b"xla_allow_excess_precision" in options.read_bytes()
 
 
 def test_real_lowering_and_its_errors(root: pathlib.Path) -> None:

@@ -103,11 +103,20 @@ class CompilerStats:
     joined: int = 0  # found the same key under way and waited for it
 
 
+class Pending(Future[Compiled]):
+    """The executable to come; ``lowered`` is set once its module is there, or nothing will be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lowered = threading.Event()
+        self.add_done_callback(lambda _: self.lowered.set())
+
+
 @dataclasses.dataclass
 class _Flight:
     """One key under way."""
 
-    future: Future[Compiled]
+    future: Pending
     name: str
 
 
@@ -195,7 +204,7 @@ class Compiler:
         *,
         compile_options: bytes | None = None,
         name: str = "",
-    ) -> Future[Compiled]:
+    ) -> Pending:
         """``compile_program`` in the background; ``make_program`` is called in a worker thread.
 
         Wait for the result with ``wait``, which reports progress.
@@ -259,7 +268,7 @@ class Compiler:
             if flight is not None:
                 self.stats.joined += 1
                 return flight, False
-            flight = self._flights[key] = _Flight(Future(), name)
+            flight = self._flights[key] = _Flight(Pending(), name)
             # Marked as running: a waiter that gives up must not cancel it for the others.
             flight.future.set_running_or_notify_cancel()
             return flight, True
@@ -336,8 +345,9 @@ class Compiler:
                 stack.callback(lease.release)
             if not isinstance(program, Program):
                 program = program()
-            flight.name = program_name(program)
+            flight.name = flight.name or program_name(program)
             reply = self._lower(program, self.backend.platform, self.backend.stablehlo_version)
+            flight.future.lowered.set()
             described = _describe(reply, extra)
             handle, source, compile_s, load_s, size = self._executable(
                 flight.name, reply.module, choice, program
@@ -428,14 +438,15 @@ class Compiler:
         start = time.perf_counter()
         handle = self.backend.compile(module, choice)
         compile_s = time.perf_counter() - start
-        size = 0
-        if self.cache is not None:
-            data = self.backend.serialize(handle)
-            if data is not None:
-                size = len(data)
-                self.cache.put(key, {"name": name, "compile_s": compile_s}, data, "hlo")
-        text = None if program is None else program.to_json()
-        artifacts.preserve(key, text, module, choice, {"name": name, "compile_s": compile_s})
+        kept = self.cache is not None or artifacts.enabled()
+        data = self.backend.serialize(handle) if kept else None
+        size = len(data) if data is not None and self.cache is not None else 0
+        meta = {"name": name, "compile_s": compile_s}
+        if self.cache is not None and data is not None:
+            self.cache.put(key, meta, data, "hlo")
+        if artifacts.enabled():
+            text = None if program is None else program.to_json()
+            artifacts.preserve(name, text, module, choice, data, {"key": key, **meta})
         return handle, "compiled", compile_s, 0.0, size
 
     def _record(self, name: str, compiled: Compiled, size: int) -> None:

@@ -57,15 +57,28 @@ class Shape:
     warn_float64: bool = False
 
 
-def from_disk(name: str, key: bytes) -> tuple[Shape, Any] | None:
-    """Shape and plan of a call that an earlier process compiled."""
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """A call's plan; ``compiled`` if its executable is there already."""
+
+    plan: Any
+    shape: Shape
+    compiled: Compiled | None
+
+
+def from_disk(name: str, key: bytes) -> Made | None:
+    """The plan of a call that an earlier process compiled."""
     compiled = session.compiler().lookup(key)
     if compiled is None or "shape" not in compiled.meta:
         return None
     shape = Shape(**compiled.meta["shape"])
     kernel = _C.Kernel(name)
     session.make_ready(kernel, compiled, tuple(shape.writes), key)
-    return shape, _make(kernel, shape, compiled)
+    return Made(_make(kernel, shape, compiled), shape, compiled)
+
+
+def _no_observer(compiled: Compiled | None, error: BaseException | None) -> None:
+    """Nobody wants to know."""
 
 
 def compile(
@@ -73,29 +86,44 @@ def compile(
     key: bytes,
     program: Program,
     shape: Shape,
+    *,
     explain: Callable[[BaseException], str] = lambda e: f"{type(e).__name__}: {e}",
-) -> Any:
+    observe: Callable[[Compiled | None, BaseException | None], None] = _no_observer,
+    wait: str = "",
+    label: str = "",
+) -> Made:
     """The plan of a call that must be compiled; launches wait for it in the background.
 
-    ``explain`` makes the text of an error that comes up there.
+    ``explain`` makes the text of an error that comes up there; ``observe`` is told how it ended, in
+    any thread. ``wait``: "lowered" and "compiled" return no earlier than that, and raise what went
+    wrong until then. ``label`` is what reports call it (default: by its operators).
 
-    Only a random operator waits here, since how far it advances the generator is known after its
+    A random operator always waits, since how far it advances the generator is known after its
     lowering.
     """
     kernel = _C.Kernel(name)
     extra = {"shape": dataclasses.asdict(shape), "source": session.pack(program)}
-    future = session.compiler().submit(key, lambda: program, extra, name=name)
+    future = session.compiler().submit(key, lambda: program, extra, name=label)
 
     def done(future: Future[Compiled]) -> None:
         # Launches wait for this kernel: it must become ready or failed, whatever happens here.
+        error: BaseException | None = None
         try:
             session.make_ready(kernel, future.result(), tuple(shape.writes), key)
-        except BaseException as error:
+        except BaseException as caught:
+            error = caught
             kernel.set_failed(f"{name}: {explain(error)}")
+        observe(None if error else future.result(), error)
 
     future.add_done_callback(done)
-    compiled = session.compiler().wait(future) if shape.uses_rng else None
-    return _make(kernel, shape, compiled)
+    compiled = None
+    if shape.uses_rng or wait == "compiled":
+        compiled = session.compiler().wait(future)
+    elif wait == "lowered":
+        future.lowered.wait()
+        if future.done():
+            compiled = future.result()
+    return Made(_make(kernel, shape, compiled), shape, compiled)
 
 
 def _make(kernel: Any, shape: Shape, compiled: Compiled | None) -> Any:

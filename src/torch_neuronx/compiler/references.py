@@ -8,7 +8,8 @@ import torch
 
 from torch_neuronx.lowering import program as ir
 
-_PLUMBING = frozenset({"Device", "Layout", "MemoryFormat", "Generator", "Stream"})
+# Say where and how to store; a program has its own way.
+PLUMBING = frozenset({"Device", "Layout", "MemoryFormat", "Generator", "Stream"})
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -48,7 +49,7 @@ class Writer:
             return ir.Read(leaf[1], self.view(value, leaf), zero_dim=value.dim() == 0)
         if leaf[0] == "number":
             return ir.Number(leaf[1], weak=leaf[2])
-        if value is None or kind in _PLUMBING:
+        if value is None or kind in PLUMBING:
             return ir.Constant(None)
         if kind == "ScalarType":
             return ir.Constant(_SCALAR_TYPES[int(value)])

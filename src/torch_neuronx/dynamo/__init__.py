@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from torch_neuronx.dynamo import autocopy
+
+# Dynamo loads this module when somebody asks for the backend, before it traces.
+autocopy.allow_mixed_devices()
+
 
 def neuron(gm: Any, example_inputs: list[Any], **kwargs: Any) -> Callable[..., Any]:
     """The Dynamo backend called ``neuron`` (entry point group ``torch_dynamo_backends``).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +17,23 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_neuronx import config
-from torch_neuronx.compiler import overloads
-from torch_neuronx.dynamo import device_interface
+from torch_neuronx.compiler import ledger, overloads
+from torch_neuronx.dynamo import autocopy, device_interface
 from torch_neuronx.dynamo.function import CompiledFunction
+from torch_neuronx.dynamo.options import Options
 from torch_neuronx.dynamo.sizes import SYMBOLIC
 
 _numbers = itertools.count()
+_decomposed: set[str] = set()  # since Dynamo's last graph; for the ledger
+
+
+def _recorded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def decompose(*args: Any, **kwargs: Any) -> Any:
+        _decomposed.add(name)
+        return function(*args, **kwargs)
+
+    return decompose
 
 
 @functools.cache
@@ -35,7 +47,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
             op.name() in rules or torch.Tag.nondeterministic_seeded in op.tags
         )
 
-    chosen = {op: f for op, f in core_aten_decompositions().items() if not stays(op)}
+    chosen = {
+        op: _recorded(str(op), f) for op, f in core_aten_decompositions().items() if not stays(op)
+    }
     # Dynamo writes addcmul_ with a number so; eager has no such operator.
     chosen[torch.ops.prims.fma.default] = lambda a, b, c: a * b + c
     return chosen
@@ -67,30 +81,68 @@ def _refuse_symbolic(example_inputs: list[Any]) -> None:
             )
 
 
+def _why_captured() -> str:
+    """Why Dynamo captures this graph: a first time, or the guard that failed."""
+    from torch._dynamo.utils import get_metrics_context
+
+    # Private, so its absence only costs the reason.
+    metrics = getattr(get_metrics_context(), "_metrics", {})
+    reason = metrics.get("recompile_reason")
+    return f"guard failed: {reason}" if reason else "first capture"
+
+
+def _trace_seconds() -> float:
+    """Seconds since Dynamo began with this frame."""
+    from torch._dynamo.utils import get_metrics_context
+
+    start = getattr(get_metrics_context(), "_start_time_ns", 0)
+    return (time.time_ns() - start) / 1e9 if start else 0.0
+
+
 def compile(
-    gm: torch.fx.GraphModule, example_inputs: list[Any], **kwargs: Any
+    gm: torch.fx.GraphModule,
+    example_inputs: list[Any],
+    *,
+    options: Any = None,
+    mode: str | None = None,
 ) -> Callable[..., Any]:
-    """Compile one Dynamo graph. ``kwargs`` are torch.compile's; they are read and never changed.
+    """Compile one Dynamo graph. ``options`` and ``mode`` are torch.compile's, and never changed.
 
     Raises:
-        RuntimeError: a size is symbolic and TORCH_NEURONX_DYNAMIC=reject.
+        RuntimeError: a size is symbolic and TORCH_NEURONX_DYNAMIC=reject, or an input is on the CPU
+            and TORCH_NEURONX_DYNAMO_DISABLE_CPU_AUTOCOPY=1.
+        ValueError: an option has a value that it does not take.
     """
+    chosen = Options.read(options, mode)
+    ledger.enable_exports()
+    # Dynamo hands over real inputs; which of their sizes are symbolic, its graph knows.
     if config.get("TORCH_NEURONX_DYNAMIC") == "reject":
-        _refuse_symbolic(example_inputs)
+        _refuse_symbolic(
+            [n.meta.get("example_value") for n in gm.graph.nodes if n.op == "placeholder"]
+        )
     device_interface.register()
     number = next(_numbers)
+    cause = _why_captured()
+    _decomposed.clear()
 
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-            return make_boxed_func(CompiledFunction(graph, f"graph_{number}_{kind}"))
+            name = f"{chosen.model_name}_{number}_{kind}"
+            function = CompiledFunction(graph, name, kind, number, chosen, cause)
+            function.record.trace_s = _trace_seconds()
+            function.record.decomposed = tuple(sorted(_decomposed))
+            return make_boxed_func(function)
 
         return compile_graph
 
-    return aot_autograd(
-        fw_compiler=compiler("forward"),
-        bw_compiler=compiler("backward"),
-        inference_compiler=compiler("inference"),
-        decompositions=decompositions(),
-        partition_fn=_partition,
-        keep_inference_input_mutations=True,
-    )(gm, example_inputs)
+    def through_aot(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        return aot_autograd(
+            fw_compiler=compiler("forward"),
+            bw_compiler=compiler("backward"),
+            inference_compiler=compiler("inference"),
+            decompositions=decompositions(),
+            partition_fn=_partition,
+            keep_inference_input_mutations=True,
+        )(graph, inputs)
+
+    return autocopy.compile(gm, example_inputs, through_aot)

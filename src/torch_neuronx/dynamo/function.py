@@ -6,19 +6,27 @@ import contextlib
 import hashlib
 import itertools
 import re
+import time
 import warnings
 import weakref
 from typing import Any
 
 import torch
+from torch._dynamo.utils import counters
 
 from torch_neuronx import _C
-from torch_neuronx.compiler import planning
+from torch_neuronx.compiler import artifacts, ledger, planning
+from torch_neuronx.compiler.compile import Compiled
+from torch_neuronx.dynamo import causes, costs, obstacles
 from torch_neuronx.dynamo import graph as fx
-from torch_neuronx.dynamo import obstacles
+from torch_neuronx.dynamo.options import Options
 from torch_neuronx.dynamo.split import Split, split
 
 _serial = itertools.count()
+
+
+class CompilationError(RuntimeError):
+    """A graph could not be compiled; names the FX node and the Python line where they are known."""
 
 
 class CompiledFunction:
@@ -26,41 +34,74 @@ class CompiledFunction:
 
     A graph with an obstacle (``obstacles.find``: an operator without a rule, or work on the CPU)
     is run operator by operator instead, where the fallback policy applies (decision D8); a warning
-    says so, with the Python line. What the graph computes on the CPU runs there first, by PyTorch's
-    own kernels. CPU tensors that the device reads, inputs among them, are copied to it at each
-    call; 0-d ones are passed as numbers. (Mixing dimensioned CPU and neuron tensors in one operator
-    is an error, which Dynamo raises.)
+    says so, with the Python line. So is, if ``options.fallback_execution``, one that cannot be
+    compiled. What the graph computes on the CPU runs there first, by PyTorch's own kernels. CPU
+    tensors that the device reads are copied to it at each call; 0-d ones are passed as numbers.
     """
 
-    def __init__(self, gm: torch.fx.GraphModule, name: str) -> None:
+    def __init__(
+        self,
+        gm: torch.fx.GraphModule,
+        name: str,
+        kind: str,
+        graph_id: int,
+        options: Options,
+        cause: str,
+    ) -> None:
+        start = time.perf_counter()
         self.name = f"{name}_{next(_serial)}"
+        self.options = options
         self._gm = gm
         self._obstacle = obstacles.find(gm)
+        self.record = _record(gm, self.name, kind, graph_id, options.model_name, cause)
+        self.record.obstacle = self._obstacle
+        ledger.add_graph(self.record)
+        counters["neuron"]["compiled_graphs"] += 1
+        counters["neuron"]["graphs_with_collectives"] += self.record.has_collectives
+        if artifacts.enabled():
+            text = gm.print_readable(print_output=False, include_stride=True, include_device=True)
+            artifacts.preserve_graph(self.name, text)
         if self._obstacle:
-            warnings.warn(
-                f"torch.compile(backend='neuron'): {self.name} runs operator by operator, because "
-                f"{self._obstacle}",
-                UserWarning,
-                stacklevel=2,
-            )
-            return
+            self._warn(self._obstacle)
+        else:
+            self._prepare(gm)
+        self.record.passes_s = time.perf_counter() - start
+
+    def _prepare(self, gm: torch.fx.GraphModule) -> None:
         self._device = obstacles.devices(gm)[0]
         self._split = split(gm)
-        self._gm = self._split.device
-        self._constants = fx.constants(self._gm, self._device)
-        self._host_inputs = fx.host_inputs(self._gm)
-        self._literals = fx.literal_results(self._gm)
-        self._digest = hashlib.sha256(fx.canonical_text(self._gm).encode()).digest()
+        self._device_gm = self._split.device
+        self._constants = fx.constants(self._device_gm, self._device)
+        self._host_inputs = fx.host_inputs(self._device_gm)
+        self._literals = fx.literal_results(self._device_gm)
+        self._digest = hashlib.sha256(fx.canonical_text(self._device_gm).encode()).digest()
         self._graph = _C.Graph(self.name)
         _register(self)
 
+    def _warn(self, why: str) -> None:
+        warnings.warn(
+            f"torch.compile(backend='neuron'): {self.name} runs operator by operator, because "
+            f"{why}",
+            UserWarning,
+            stacklevel=3,
+        )
+
     def __call__(self, *inputs: Any) -> list[Any]:
         with contextlib.nullcontext() if not torch.is_grad_enabled() else torch.no_grad():
-            if self._obstacle:
-                return list(torch.fx.Interpreter(self._gm).run(*inputs))
-            if self._split.host is not None:
-                return self._call_both(self._split, inputs)
-            return self._call_device([*inputs, *self._constants])
+            if not self._obstacle:
+                try:
+                    return self._call_compiled(inputs)
+                except CompilationError as error:
+                    if not self.options.fallback_execution:
+                        raise
+                    self._obstacle = self.record.obstacle = f"it cannot be compiled: {error}"
+                    self._warn(self._obstacle)
+            return list(torch.fx.Interpreter(self._gm).run(*inputs))
+
+    def _call_compiled(self, inputs: tuple[Any, ...]) -> list[Any]:
+        if self._split.host is not None:
+            return self._call_both(self._split, inputs)
+        return self._call_device([*inputs, *self._constants])
 
     def _call_both(self, parts: Split, inputs: tuple[Any, ...]) -> list[Any]:
         assert parts.host is not None
@@ -86,15 +127,76 @@ class CompiledFunction:
     def plan(self, name: str, call: dict[str, Any], values: list[Any]) -> Any:
         """The plan of one call, from the disk or compiled in the background.
 
+        What the lowering finds wrong is raised here; what the plugin's compiler does is raised at
+        the next synchronisation, unless the fallback must know at once.
+
         Raises:
-            PlanningError: the graph cannot be written as a program; names node and Python line.
+            CompilationError: names node, Python line and what to change.
         """
-        key = b"graph\0" + self._digest + call["words"]
-        known = planning.from_disk(name, key)
-        if known is not None:
-            return known[1]
-        program, shape, lines = fx.write(self._gm, call, values)
-        return planning.compile(name, key, program, shape, lambda e: _explain(e, lines))
+        start = time.perf_counter()
+        signature = causes.signature(values)
+        record = ledger.Specialisation(
+            self.name,
+            signature,
+            causes.explain(signature, [s.inputs for s in self.record.specialisations])
+            or self.record.cause,
+        )
+        ledger.add_specialisation(self.record, record)
+        lines: list[str] = []
+
+        def observe(compiled: Compiled | None, error: BaseException | None) -> None:
+            causes.fill(record, compiled)
+
+        try:
+            key = b"graph\0" + self._digest + call["words"]
+            made = planning.from_disk(name, key)
+            if made is not None:
+                causes.fill(record, made.compiled)
+                program = None
+            else:
+                program, shape, lines = fx.write(self._device_gm, call, values)
+                made = planning.compile(
+                    name,
+                    key,
+                    program,
+                    shape,
+                    explain=lambda e: _explain(e, lines),
+                    observe=observe,
+                    wait="compiled" if self.options.fallback_execution else "lowered",
+                    label=self.name,
+                )
+        except Exception as error:
+            record.source = "failed"
+            raise CompilationError(f"{self.name}: {_explain(error, lines)}. {_ADVICE}") from error
+        record.flops = costs.flops(self._device_gm, values)
+        record.plan_s = time.perf_counter() - start
+        return made.plan
+
+
+_ADVICE = (
+    "Change that line, keep the function out of the graph with torch.compiler.disable, or pass "
+    "options={'fallback_execution': True} to torch.compile to run such a graph operator by operator"
+)
+
+
+def _record(
+    gm: torch.fx.GraphModule, name: str, kind: str, graph_id: int, model_name: str, cause: str
+) -> ledger.Graph:
+    """A graph's entry in the ledger."""
+    calls = [n for n in gm.graph.nodes if n.op == "call_function"]
+    native, missing = obstacles.by_rule(calls)
+    return ledger.Graph(
+        graph_id,
+        name,
+        model_name,
+        kind,
+        any("c10d" in str(n.target) for n in calls),
+        len(gm.graph.nodes),
+        ledger.now(),
+        cause,
+        native=native,
+        fallback=missing,
+    )
 
 
 def _register(function: CompiledFunction) -> None:
@@ -113,6 +215,7 @@ def _register(function: CompiledFunction) -> None:
 
 def _explain(error: BaseException, lines: list[str]) -> str:
     """A failed compilation's text, with the graph's node that lowering/build.py gives by number."""
-    found = re.search(r"\(node (\d+)\)", str(error))
-    where = f" at {lines[int(found[1])]}" if found else ""
-    return f"{type(error).__name__}: {error}{where}"
+    text = f"{type(error).__name__}: {error}"
+    if len(lines) == 1:
+        return f"{text} at {lines[0]}"
+    return re.sub(r" \(node (\d+)\)", lambda found: f" at {lines[int(found[1])]}", text)

@@ -11,15 +11,11 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torch_neuronx.compiler import overloads, planning
-from torch_neuronx.compiler.references import Writer, dtype_name, memory_order
+from torch_neuronx.compiler.references import PLUMBING, Writer, dtype_name, memory_order
 from torch_neuronx.dynamo.obstacles import is_copy, line_of, on_host
 from torch_neuronx.dynamo.sizes import SYMBOLIC, Sizes, is_number
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.neuron import target
-
-_PLUMBING = frozenset(
-    {"Device", "Layout", "MemoryFormat", "Generator", "Stream"}
-)  # say where and how to store; the program has its own way
 
 
 class PlanningError(RuntimeError):
@@ -136,7 +132,7 @@ class _Translator:
                 value = node.args[i]
             else:
                 value = node.kwargs.get(a.name, a.default_value)
-            plumbing = kind in _PLUMBING or a.name == "pin_memory"
+            plumbing = kind in PLUMBING or a.name == "pin_memory"
             args.append(ir.Constant(None) if plumbing else self.reference(value))
         if name in ("aten::as_strided", "aten::as_strided_scatter"):
             self.restride(node, args)

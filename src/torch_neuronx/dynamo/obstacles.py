@@ -65,6 +65,17 @@ def devices(gm: GraphModule) -> list[torch.device]:
     return list(dict.fromkeys(found))
 
 
+def by_rule(calls: list[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The overloads of a graph's calls on the device: those with a rule, and those without."""
+    names = {
+        n.target.name()
+        for n in calls
+        if isinstance(n.target, torch._ops.OpOverload) and not is_copy(n) and not runs_on_host(n)
+    }
+    rules = overloads.rule_names()
+    return tuple(sorted(names & rules)), tuple(sorted(names - rules))
+
+
 def find(gm: GraphModule) -> str | None:
     """Why the graph cannot be one executable, naming the Python line; or None."""
     found = devices(gm)

@@ -28,9 +28,8 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
     key = b"op\0" + name.encode() + b"\0" + call["words"]
     known = planning.from_disk(name, key)
     if known is not None:
-        shape, made = known
-        _warn_float64(name, shape)
-        return made
+        _warn_float64(name, known.shape)
+        return known.plan
     schema = schemas.schema(name)
     values = _dtype_of_out(row, schema, values)
     seen: dict[int, torch.Tensor] = {}
@@ -41,7 +40,7 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
         return _C.make_plan(None, [], [], resizes, 0, False, False)
     program, shape = _write(row, schema, call, values, metas)
     _warn_float64(name, shape)
-    return planning.compile(name, key, program, shape)
+    return planning.compile(name, key, program, shape).plan
 
 
 # Reductions whose dtype, when not given, is that of their out= argument: they compute in it.

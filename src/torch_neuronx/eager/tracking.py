@@ -9,9 +9,8 @@ import traceback
 import warnings
 from typing import Any
 
-import torch
-
 from torch_neuronx import _C, config
+from torch_neuronx.eager import schemas
 
 _lock = threading.Lock()
 
@@ -58,14 +57,6 @@ def clear() -> None:
     _C.reset_overload_counts()
 
 
-def _tensors(values: Any) -> list[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        return [values]
-    if isinstance(values, (list, tuple)):
-        return [t for v in values for t in _tensors(v)]
-    return []
-
-
 def _user_line() -> str:
     """The innermost line outside torch and this package."""
     for frame in reversed(traceback.extract_stack()):
@@ -80,7 +71,7 @@ def on_fallback(overload: str, values: list[Any]) -> None:
     Raises:
         FallbackError: the policy is ``error``.
     """
-    tensors = _tensors(values)
+    tensors = schemas.tensors(values)
     fallback = Fallback(
         overload,
         tuple(str(t.dtype).removeprefix("torch.") for t in tensors),

@@ -79,6 +79,16 @@ class _Evaluator:
         raise TypeError(f"not a reference: {ref!r}")
 
     def run(self, node: ir.Node) -> None:
+        try:
+            self.values.append(self._results(node))
+        except NoRuleError:
+            raise
+        except LoweringError as error:
+            if len(self.program.nodes) == 1:
+                raise
+            raise LoweringError(f"{error} (node {len(self.values)})") from error
+
+    def _results(self, node: ir.Node) -> tuple[Any, ...]:
         rule = table.RULES.get(node.op)
         if rule is None:
             raise NoRuleError(f"{node.op}: no rule in the lowering table")
@@ -100,9 +110,7 @@ class _Evaluator:
         except LoweringError:
             raise
         except Exception as error:
-            raise LoweringError(
-                f"{node.op} (node {len(self.values)}): {type(error).__name__}: {error}"
-            ) from error
+            raise LoweringError(f"{node.op}: {type(error).__name__}: {error}") from error
         flat = _flatten(results)
         if len(flat) != len(node.outputs):
             raise LoweringError(
@@ -116,7 +124,7 @@ class _Evaluator:
                     f"{node.op}: result {i} has shape {tuple(x.shape)}, PyTorch says {want.shape}"
                 )
             checked.append(x)
-        self.values.append(tuple(checked))
+        return tuple(checked)
 
     def finish(self) -> list[Any]:
         results = []

@@ -20,6 +20,7 @@ from torch_neuronx.neuron.device import (
     set_device,
     synchronize,
 )
+from torch_neuronx.neuron.dynamo_metrics import get_dynamo_metrics, reset_dynamo_metrics
 from torch_neuronx.neuron.memory import (
     empty_cache,
     max_memory_allocated,
@@ -68,6 +69,7 @@ __all__ = [
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_dynamo_metrics",
     "get_rng_state",
     "get_rng_state_all",
     "init",
@@ -83,6 +85,7 @@ __all__ = [
     "memory_allocated",
     "memory_reserved",
     "memory_stats",
+    "reset_dynamo_metrics",
     "reset_peak_memory_stats",
     "seed",
     "seed_all",

@@ -1,0 +1,185 @@
+"""What torch.compile made: one record a graph, one a specialisation of it, with its cause.
+
+The graphs write here; ``torch.neuron.get_dynamo_metrics``, ``torch_neuronx.explain`` and the CSV
+tables read. Thread-safe; a process, and so a rank, has its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import csv
+import dataclasses
+import os
+import threading
+import time
+from typing import Any
+
+from torch_neuronx import config
+
+TABLES = ("graph_stats", "specialisations")
+
+
+@dataclasses.dataclass
+class Specialisation:
+    """One concrete signature of a graph, and what it cost.
+
+    ``cause`` says what differs from the nearest signature before. ``source``: "l1" and "l2" came
+    from the disk, "compiled" was compiled, "pending" and "failed" are what they say, "eager" runs
+    operator by operator. ``flops`` are PyTorch's formulas over the graph's matrix products,
+    convolutions and attention; ``bytes_accessed`` what its operators read and write one by one,
+    without fusion; ``temporary_bytes`` what the plugin says that the executable needs besides
+    arguments and results (None: it does not say).
+    """
+
+    graph_name: str
+    inputs: tuple[str, ...]
+    cause: str
+    source: str = "pending"
+    plan_s: float = 0.0
+    lower_s: float = 0.0
+    compile_s: float = 0.0
+    load_s: float = 0.0
+    size_bytes: int = 0
+    flops: int = 0
+    bytes_accessed: int = 0
+    argument_bytes: int = 0
+    output_bytes: int = 0
+    temporary_bytes: int | None = None
+
+
+@dataclasses.dataclass
+class Graph:
+    """One graph of AOTAutograd, as it came to the backend."""
+
+    graph_id: int
+    graph_name: str
+    model_name: str
+    kind: str  # "forward", "backward" or "inference"
+    has_collectives: bool
+    graph_node_count: int
+    timestamp: float
+    cause: str  # why Dynamo captured it: the first time, or the guard that failed
+    trace_s: float = 0.0
+    passes_s: float = 0.0
+    obstacle: str | None = None
+    native: tuple[str, ...] = ()  # overloads with a rule of their own
+    fallback: tuple[str, ...] = ()  # without one
+    decomposed: tuple[str, ...] = ()  # decomposed on the way to this graph
+    specialisations: list[Specialisation] = dataclasses.field(default_factory=list)
+
+
+_lock = threading.Lock()
+_graphs: list[Graph] = []
+_exports: list[str] = []
+
+
+def add_graph(graph: Graph) -> None:
+    """Record a graph."""
+    with _lock:
+        _graphs.append(graph)
+
+
+def add_specialisation(graph: Graph, record: Specialisation) -> None:
+    """Record a specialisation."""
+    with _lock:
+        graph.specialisations.append(record)
+
+
+def graphs() -> list[Graph]:
+    """The graphs since the last ``reset``, oldest first."""
+    with _lock:
+        return list(_graphs)
+
+
+def reset() -> None:
+    """Forget everything. Graphs that are alive record no further specialisations that show."""
+    with _lock:
+        _graphs.clear()
+
+
+def metrics() -> list[dict[str, Any]]:
+    """One record a graph, with TorchNeuron's field names; times are sums over specialisations."""
+    return [
+        {
+            "graph_id": g.graph_id,
+            "graph_name": g.graph_name,
+            "model_name": g.model_name,
+            "has_collectives": g.has_collectives,
+            "graph_node_count": g.graph_node_count,
+            "timestamp": g.timestamp,
+            "torch_neuronx_fx_passes_us": round(1e6 * g.passes_s),
+            "torch_neuronx_lower_us": round(1e6 * sum(s.lower_s for s in g.specialisations)),
+            "torch_neuronx_compile_us": round(1e6 * sum(s.compile_s for s in g.specialisations)),
+        }
+        for g in graphs()
+    ]
+
+
+def enable_exports() -> None:
+    """Write the tables of TORCH_NEURONX_ENABLED_METRIC_TABLES when the program ends. Idempotent.
+
+    Raises:
+        ValueError: there is no such table.
+    """
+    names = [n.strip() for n in config.get("TORCH_NEURONX_ENABLED_METRIC_TABLES").split(",")]
+    names = [n for n in names if n]
+    unknown = [n for n in names if n not in TABLES]
+    if unknown:
+        raise ValueError(
+            f"TORCH_NEURONX_ENABLED_METRIC_TABLES: metric table {unknown[0]!r} is not registered. "
+            f"Expected names among {', '.join(TABLES)}."
+        )
+    with _lock:
+        first = bool(names) and not _exports
+        _exports[:] = names
+    if first:
+        atexit.register(export)
+
+
+def export(directory: str | None = None) -> list[str]:
+    """Write the enabled tables as CSV; the paths."""
+    directory = directory or config.get("TORCH_NEURONX_METRICS_DIR")
+    os.makedirs(directory, exist_ok=True)
+    rank = os.environ.get("RANK", "0")
+    rows = {
+        "graph_stats": metrics(),
+        "specialisations": [
+            {
+                k: " ".join(v) if isinstance(v, tuple) else v
+                for k, v in dataclasses.asdict(s).items()
+            }
+            for g in graphs()
+            for s in g.specialisations
+        ],
+    }
+    columns = {
+        "graph_stats": [*_METRIC_FIELDS],
+        "specialisations": [f.name for f in dataclasses.fields(Specialisation)],
+    }
+    paths = []
+    for table in _exports:
+        path = os.path.join(directory, f"metric_table_{table}_rank{rank}.csv")
+        with open(path, "w", newline="") as file:
+            writer = csv.DictWriter(file, columns[table])
+            writer.writeheader()
+            writer.writerows(rows[table])
+        paths.append(path)
+    return paths
+
+
+_METRIC_FIELDS = (
+    "graph_id",
+    "graph_name",
+    "model_name",
+    "has_collectives",
+    "graph_node_count",
+    "timestamp",
+    "torch_neuronx_fx_passes_us",
+    "torch_neuronx_lower_us",
+    "torch_neuronx_compile_us",
+)
+
+
+def now() -> float:
+    """Seconds since the epoch, as records have them."""
+    return time.time()
