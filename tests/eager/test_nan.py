@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.support import assert_same
+from support import assert_same
 
 NAN, INF = float("nan"), float("inf")
 X = torch.tensor([[1.0, NAN, 2.0], [NAN, -INF, 3.0], [4.0, 5.0, INF]])

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 import torch
-from tests.support import no_fallback
+from support import no_fallback
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
