@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 __all__ = [
     "clear_op_tracking",
     "compile_events",
+    "explain",
     "get_executed_ops",
     "get_fallback_ops",
 ]
@@ -63,6 +64,22 @@ def compile_events() -> list[dict[str, Any]]:
     from torch_neuronx.compiler import session
 
     return session.events()
+
+
+def explain(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run ``function(*args, **kwargs)`` compiled; print and return what became of it.
+
+    Graphs, graph breaks with reasons and lines, operators that run natively, that were decomposed
+    or have no rule, shapes with their cause and cost, estimated peak memory:
+    ``torch_neuronx.dynamo.explain.Explanation``, whose ``result`` is the function's result.
+
+    Stage: experimental.
+    """
+    from torch_neuronx.dynamo import explain as dynamo_explain
+
+    explanation = dynamo_explain.explain(function, *args, **kwargs)
+    print(explanation)
+    return explanation
 
 
 # What C++ calls back. Each imports what it needs at its first call: `import torch` does not.

@@ -58,6 +58,7 @@ def test_cold_then_warm(root: pathlib.Path) -> None:
         "checks": (("IndexError", "index {value} is out of range"),),
         "rng_increment": 4,
         "aliases": {1: 0},
+        "bytes_accessed": 0,
         "layout": [1, 2],
         "name": "mine",
     }

@@ -45,6 +45,18 @@ def test_static_shapes_hit_dynamos_limit_and_go_eager() -> None:
     assert counter.frame_count == torch._dynamo.config.recompile_limit
 
 
+@pytest.mark.full
+def test_two_hundred_lengths_are_captured_twice() -> None:
+    model = nn.Sequential(nn.Embedding(11, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    counter = CompileCounterWithBackend("neuron")
+    compiled = torch.compile(copy.deepcopy(model).to("neuron"), backend=counter)
+    with Executables() as new, torch.no_grad():
+        for n in range(2, 202):
+            tokens = torch.arange(2 * n).view(2, n) % 11
+            assert_same(compiled(tokens.to("neuron")), model(tokens))
+    assert counter.frame_count == 2 and new.count == 200
+
+
 def test_sizes_zero_and_one() -> None:
     function = torch.compile(lambda a: (a * 2, a.sum(0), a.softmax(-1)), backend="neuron")
     for shape in [(3, 2), (0, 2), (1, 2), (1, 1), (2, 0), (5, 7)]:

@@ -65,7 +65,8 @@ class Compiled:
 
     ``meta`` has ``kept`` (parameters that the module takes), ``results`` (``Array`` each),
     ``checks`` (exception name and message each), ``rng_increment``, ``aliases`` (result index ->
-    kept parameter's index) and what the caller gave as ``extra_meta`` (as JSON gives it back).
+    kept parameter's index), ``bytes_accessed`` and what the caller gave as ``extra_meta`` (as JSON
+    gives it back).
     ``source``: "l1" and "l2" were loaded from the disk, "compiled" was compiled here.
     ``size_bytes``: of the serialized form, 0 if not known.
     """
@@ -507,6 +508,7 @@ def _describe(reply: LoweredReply, extra: dict[str, Any] | None) -> dict[str, An
         "checks": reply.checks,
         "rng_increment": reply.rng_increment,
         "aliases": list(reply.aliases.items()),
+        "bytes_accessed": reply.bytes_accessed,
     }
     described: dict[str, Any] = json.loads(json.dumps({**(extra or {}), **own}))
     return described

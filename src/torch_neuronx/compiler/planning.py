@@ -107,13 +107,14 @@ def compile(
 
     def done(future: Future[Compiled]) -> None:
         # Launches wait for this kernel: it must become ready or failed, whatever happens here.
-        error: BaseException | None = None
+        # The observer comes first: whoever has waited for the kernel finds it told.
         try:
-            session.make_ready(kernel, future.result(), tuple(shape.writes), key)
-        except BaseException as caught:
-            error = caught
+            compiled = future.result()
+            observe(compiled, None)
+            session.make_ready(kernel, compiled, tuple(shape.writes), key)
+        except BaseException as error:
+            observe(None, error)
             kernel.set_failed(f"{name}: {explain(error)}")
-        observe(None if error else future.result(), error)
 
     future.add_done_callback(done)
     compiled = None

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import logging
 from typing import Any
 
 import torch
+from torch._logging import trace_structured
 
 from torch_neuronx.compiler import ledger
 from torch_neuronx.compiler.compile import Compiled
+
+_log = logging.getLogger(__name__)
 
 
 def signature(values: list[Any]) -> tuple[str, ...]:
@@ -48,12 +54,24 @@ def fill(record: ledger.Specialisation, compiled: Compiled | None) -> None:
     record.compile_s = compiled.compile_s
     record.load_s = compiled.load_s
     record.size_bytes = compiled.size_bytes
+    record.bytes_accessed = int(compiled.meta.get("bytes_accessed", 0))
     try:
         stats = compiled.handle.memory_stats()
+        if stats["temporaries"] >= 0:
+            record.temporary_bytes = stats["temporaries"]
+        record.argument_bytes = max(0, stats["arguments"])
+        record.output_bytes = max(0, stats["outputs"])
     except (RuntimeError, NotImplementedError):
-        stats = {}  # the plugin does not say
-    temporary = stats.get("temp_bytes", -1)
-    record.temporary_bytes = temporary if temporary >= 0 else None
-    record.argument_bytes = max(0, stats.get("argument_bytes", 0))
-    record.output_bytes = max(0, stats.get("output_bytes", 0))
+        pass  # the plugin does not say
     record.source = compiled.source
+    report(record)
+
+
+def report(record: ledger.Specialisation) -> None:
+    """Log a specialisation (``TORCH_LOGS="+torch_neuronx.dynamo"``) and trace it for tlparse."""
+    _log.info("%s: %s: %s", record.graph_name, record.source, record.cause)
+    trace_structured(
+        "artifact",
+        metadata_fn=lambda: {"name": f"neuron_{record.graph_name}", "encoding": "json"},
+        payload_fn=lambda: json.dumps(dataclasses.asdict(record)),
+    )

@@ -12,7 +12,7 @@ from jaxlib.mlir import passmanager
 from jaxlib.mlir.dialects import stablehlo
 
 from torch_neuronx.lowering import program as ir
-from torch_neuronx.lowering import table, views
+from torch_neuronx.lowering import table, traffic, views
 from torch_neuronx.lowering.checks import Check, Checks
 from torch_neuronx.lowering.dtypes import cast, dtype_name, np_dtype
 from torch_neuronx.lowering.errors import LoweringError, NoRuleError
@@ -35,6 +35,7 @@ class Lowered:
     ``kept`` are the parameters the module takes, in order (``params``, then seed and offset).
     Results are the outputs, the writes, then the error word if ``checks`` is not empty.
     ``aliases`` maps a result's index to the kept parameter's index that it may overwrite.
+    ``bytes_accessed``: what the module's operations read and write, each by itself.
     """
 
     module: bytes
@@ -43,6 +44,7 @@ class Lowered:
     checks: tuple[Check, ...]
     rng_increment: int
     aliases: dict[int, int]
+    bytes_accessed: int
 
 
 class _Evaluator:
@@ -215,6 +217,7 @@ def lower(program: ir.Program, *, platform: str, version: str) -> Lowered:
             module = lowered.compiler_ir("stablehlo")
             with module.context:
                 passmanager.PassManager.parse(_PASSES).run(module.operation)
+                accessed = traffic.bytes_accessed(module)
         except LoweringError:
             raise
         except Exception as error:
@@ -231,6 +234,7 @@ def lower(program: ir.Program, *, platform: str, version: str) -> Lowered:
         checks=tuple(evaluators[0].checks.declared),
         rng_increment=evaluators[0].rng.increment if evaluators[0].rng else 0,
         aliases=aliases,
+        bytes_accessed=accessed,
     )
 
 

@@ -56,6 +56,7 @@ class LoweredReply:
     rng_increment: int
     aliases: dict[int, int]
     seconds: float
+    bytes_accessed: int = 0
 
 
 @dataclasses.dataclass
@@ -205,6 +206,7 @@ class LoweringClient:
             rng_increment=header["rng_increment"],
             aliases=dict(header["aliases"]),
             seconds=seconds,
+            bytes_accessed=header["bytes_accessed"],
         )
 
     def start(self) -> None:
@@ -309,6 +311,7 @@ def _lower_in_process(program: Program, platform: str, version: str) -> LoweredR
         checks=tuple((c.exception, c.message) for c in lowered.checks),
         rng_increment=lowered.rng_increment,
         aliases=lowered.aliases,
+        bytes_accessed=lowered.bytes_accessed,
         seconds=time.perf_counter() - start,
     )
 

@@ -62,6 +62,7 @@ def _lower(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         "checks": [[c.exception, c.message] for c in lowered.checks],
         "rng_increment": lowered.rng_increment,
         "aliases": [[k, v] for k, v in lowered.aliases.items()],
+        "bytes_accessed": lowered.bytes_accessed,
     }
     return header, lowered.module
 
