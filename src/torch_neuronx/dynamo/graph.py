@@ -12,7 +12,14 @@ from torch.fx import GraphModule, Node
 
 from torch_neuronx.compiler import overloads, planning
 from torch_neuronx.compiler.references import PLUMBING, Writer, dtype_name, memory_order
-from torch_neuronx.dynamo.obstacles import is_copy, line_of, on_host
+from torch_neuronx.dynamo.obstacles import (
+    attribute,
+    control_name,
+    is_copy,
+    is_subgraph,
+    line_of,
+    on_host,
+)
 from torch_neuronx.dynamo.sizes import SYMBOLIC, Sizes, is_number
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.neuron import target
@@ -28,14 +35,8 @@ def constants(gm: GraphModule, device: torch.device | None) -> list[torch.Tensor
     Those of the CPU are copied to ``device`` (None: the current one); 0-d ones are numbers and
     stay.
     """
-    found = []
-    for node in gm.graph.nodes:
-        if node.op == "get_attr":
-            value = gm
-            for part in node.target.split("."):
-                value = getattr(value, part)
-            found.append(to_device(value, device))
-    return found
+    values = [attribute(n) for n in gm.graph.nodes if n.op == "get_attr"]
+    return [to_device(v, device) for v in values if isinstance(v, torch.Tensor)]
 
 
 def to_device(value: torch.Tensor, device: torch.device | None) -> torch.Tensor:
@@ -58,7 +59,7 @@ def literal_results(gm: GraphModule) -> dict[int, Any]:
 
 
 def _function_name(target: Any) -> str:
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, (torch._ops.OpOverload, torch._ops.HigherOrderOperator)):
         return str(target.name())
     if callable(target):  # not its repr: that has an address
         return f"{target.__module__}.{target.__qualname__}"
@@ -66,11 +67,17 @@ def _function_name(target: Any) -> str:
 
 
 def canonical_text(gm: GraphModule) -> str:
-    """The graph without names: equal graphs give equal text, also in another process."""
+    """The graph without names: equal graphs give equal text, also in another process.
+
+    Functions of control flow are written out where they are named.
+    """
     number = {node: i for i, node in enumerate(gm.graph.nodes)}
     lines = []
     for node in gm.graph.nodes:
         name = "" if node.op in ("placeholder", "output") else _function_name(node.target)
+        if node.op == "get_attr":
+            value = attribute(node)
+            name = f"{{{canonical_text(value)}}}" if isinstance(value, GraphModule) else "constant"
         args = torch.fx.map_arg((node.args, node.kwargs), lambda n: f"%{number[n]}")  # type: ignore[arg-type, return-value]
         lines.append(f"{node.op} {name} {args!r}")
     return "\n".join(lines)
@@ -88,7 +95,7 @@ class _Translator:
         self.lines: list[str] = []  # of each program node
         self.uses_rng = False
         inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
-        inputs += [n for n in gm.graph.nodes if n.op == "get_attr"]
+        inputs += [n for n in gm.graph.nodes if n.op == "get_attr" and not is_subgraph(n)]
         self.inputs = {node: i for i, node in enumerate(inputs)}
         self.sizes = Sizes([n.meta.get("val") for n in inputs if n.op == "placeholder"],
                            values[: sum(n.op == "placeholder" for n in inputs)])  # fmt: skip
@@ -101,6 +108,8 @@ class _Translator:
             try:
                 if node.op == "call_function":
                     self.call_function(node)
+                elif is_subgraph(node):
+                    self.refs[node] = self.subgraph(attribute(node))
                 elif node.op == "output":
                     result = self.finish(node)
             except Exception as error:
@@ -122,6 +131,9 @@ class _Translator:
         if is_copy(node):
             self.copy_into_input(node)
             return
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            self.control(node)
+            return
         name = node.target.name()  # type: ignore[union-attr]
         schema = node.target._schema  # type: ignore[union-attr]
         args = []
@@ -142,6 +154,36 @@ class _Translator:
         self.uses_rng = self.uses_rng or overloads.table()[name].uses_rng
         self.nodes.append(ir.Node(name, tuple(args), tuple(outputs)))
         self.lines.append(f"`{node.format_node()}`{line_of(node)}")
+
+    def control(self, node: Node) -> None:
+        """A higher-order operator: its functions are among its arguments."""
+        outputs: list[ir.Array] = []
+        args = tuple(self.reference(a) for a in node.args)
+        self.refs[node] = self.results(node.meta["val"], len(self.nodes), outputs)
+        self.nodes.append(ir.Node(control_name(node), args, tuple(outputs)))
+        self.lines.append(f"`{node.format_node()}`{line_of(node)}")
+
+    def subgraph(self, gm: GraphModule) -> ir.Subgraph:
+        """A function that a higher-order operator takes, with nodes of its own."""
+        outer = self.nodes, self.lines, self.refs
+        self.nodes, self.lines, self.refs = [], [], {}
+        try:
+            placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+            for i, node in enumerate(placeholders):
+                value = node.meta.get("val")
+                number = is_number(value)
+                self.refs[node] = ir.Constant(self.sizes.number(value)) if number else ir.Input(i)
+            for node in gm.graph.nodes:
+                if node.op == "call_function":
+                    self.call_function(node)
+                elif is_subgraph(node):
+                    self.refs[node] = self.subgraph(attribute(node))
+                elif node.op == "output":
+                    results = node.args[0] if isinstance(node.args[0], (tuple, list)) else node.args
+                    return ir.Subgraph(tuple(self.nodes), tuple(self.reference(r) for r in results))
+            raise ValueError("a function of control flow has no output")
+        finally:
+            self.nodes, self.lines, self.refs = outer
 
     def results(self, value: Any, index: int, outputs: list[ir.Array]) -> Any:
         if isinstance(value, torch.Tensor):

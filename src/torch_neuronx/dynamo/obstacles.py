@@ -54,6 +54,73 @@ def is_copy(node: Node) -> bool:
     return node.op == "call_function" and node.target == torch.ops.aten.copy_.default
 
 
+def attribute(node: Node) -> Any:
+    """What a ``get_attr`` node stands for."""
+    value: Any = node.graph.owning_module
+    for part in str(node.target).split("."):
+        value = getattr(value, part)
+    return value
+
+
+def is_subgraph(node: Any) -> bool:
+    """Whether a node is a function of control flow, an argument of a higher-order operator."""
+    return isinstance(node, Node) and node.op == "get_attr" and isinstance(
+        attribute(node), GraphModule
+    )  # fmt: skip
+
+
+# Higher-order operators with a rule in lowering/control.py; those that run their functions in an
+# order, or a number of times, that only the data tell.
+_CONTROL = frozenset(
+    {"cond", "while_loop", "map_impl", "scan", "associative_scan", "invoke_subgraph"}
+)
+
+
+def control_name(node: Node) -> str:
+    """``higher_order::cond`` of a higher-order operator's node."""
+    return f"higher_order::{node.target.name()}"  # type: ignore[union-attr]
+
+
+def _control(node: Node) -> str | None:
+    name = node.target.name()  # type: ignore[union-attr]
+    if name not in _CONTROL:
+        return f"the higher-order operator {name} has no lowering"
+    if any(depends_on_data(v) for v in tensors(node.meta.get("val"))) or _is_unbacked(node):
+        return f"a result of {node.name} depends on data"
+    for argument in node.all_input_nodes:
+        if is_subgraph(argument):
+            reason = _function(attribute(argument), random=name == "invoke_subgraph")
+            if reason:
+                return f"in a function of {node.name}, {reason}"
+    return None
+
+
+def _is_unbacked(node: Node) -> bool:
+    value = node.meta.get("val")
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return any(isinstance(v, SYMBOLIC) and depends_on_data(v) for v in items)
+
+
+def _function(gm: GraphModule, *, random: bool) -> str | None:
+    """Why a function of control flow cannot be lowered, or None."""
+    for node in gm.graph.nodes:
+        reason = None
+        if node.op == "get_attr" and not is_subgraph(node):
+            reason = f"{node.name} is a constant tensor"
+        elif node.op == "call_function":
+            tags = getattr(node.target, "tags", ())
+            if is_copy(node):
+                reason = f"{node.name} writes to an input"
+            elif not random and torch.Tag.nondeterministic_seeded in tags:
+                # Eager draws as often as it runs the function, which no executable can know.
+                reason = f"{node.name} draws random numbers"
+            else:
+                reason = _call(node, set())
+        if reason:
+            return reason + line_of(node)
+    return None
+
+
 def devices(gm: GraphModule) -> list[torch.device]:
     """The neuron devices in a graph, first come first."""
     found = [
@@ -116,7 +183,7 @@ def _call(node: Node, written: set[Node]) -> str | None:
     if node.target is operator.getitem:
         return None
     if isinstance(node.target, torch._ops.HigherOrderOperator):
-        return f"the higher-order operator {node.target} has no lowering"
+        return _control(node)
     if not isinstance(node.target, torch._ops.OpOverload):
         return f"{node.target} is no ATen operator"
     if node.target.name() not in overloads.rule_names():

@@ -11,8 +11,8 @@ import numpy as np
 from jaxlib.mlir import passmanager
 from jaxlib.mlir.dialects import stablehlo
 
+from torch_neuronx.lowering import control, table, traffic, views
 from torch_neuronx.lowering import program as ir
-from torch_neuronx.lowering import table, traffic, views
 from torch_neuronx.lowering.checks import Check, Checks
 from torch_neuronx.lowering.dtypes import cast, dtype_name, np_dtype
 from torch_neuronx.lowering.errors import LoweringError, NoRuleError
@@ -54,6 +54,8 @@ class _Evaluator:
         self.program = program
         self.params = params
         self.values: list[tuple[Any, ...]] = []
+        self.inputs: tuple[Any, ...] = ()  # of the subgraph that is evaluated
+        self.depth = 0
         self.checks = Checks()
         n = len(program.params)
         self.rng = Stream(params[n], params[n + 1]) if program.uses_rng else None
@@ -76,6 +78,10 @@ class _Evaluator:
             return self.params[ref.param]
         if isinstance(ref, ir.Constant):
             return ref.value
+        if isinstance(ref, ir.Input):
+            return self.inputs[ref.index]
+        if isinstance(ref, ir.Subgraph):
+            return _Body(self, ref)
         if isinstance(ref, tuple):
             return tuple(self.resolve(r) for r in ref)
         raise TypeError(f"not a reference: {ref!r}")
@@ -86,15 +92,17 @@ class _Evaluator:
         except NoRuleError:
             raise
         except LoweringError as error:
-            if len(self.program.nodes) == 1:
+            if len(self.program.nodes) == 1 or self.depth:
                 raise
             raise LoweringError(f"{error} (node {len(self.values)})") from error
 
     def _results(self, node: ir.Node) -> tuple[Any, ...]:
+        args = [self.resolve(a) for a in node.args]
+        if node.op in control.RULES:
+            return self._control(node, args)
         rule = table.RULES.get(node.op)
         if rule is None:
             raise NoRuleError(f"{node.op}: no rule in the lowering table")
-        args = [self.resolve(a) for a in node.args]
         narrow = not (rule.exact or self.program.exact_float64)
         outputs = node.outputs
         if narrow:
@@ -113,6 +121,19 @@ class _Evaluator:
             raise
         except Exception as error:
             raise LoweringError(f"{node.op}: {type(error).__name__}: {error}") from error
+        return self._checked(node, results)
+
+    def _control(self, node: ir.Node, args: list[Any]) -> tuple[Any, ...]:
+        try:
+            results, word = control.RULES[node.op](*args)
+        except LoweringError:
+            raise
+        except Exception as error:
+            raise LoweringError(f"{node.op}: {type(error).__name__}: {error}") from error
+        self.checks.merge(word)
+        return self._checked(node, results)
+
+    def _checked(self, node: ir.Node, results: Any) -> tuple[Any, ...]:
         flat = _flatten(results)
         if len(flat) != len(node.outputs):
             raise LoweringError(
@@ -145,6 +166,30 @@ class _Evaluator:
         if word is not None:
             results.append(word)
         return results
+
+
+class _Body:
+    """A subgraph as a function on arrays, for ``control``."""
+
+    def __init__(self, evaluator: _Evaluator, subgraph: ir.Subgraph) -> None:
+        self._evaluator = evaluator
+        self._subgraph = subgraph
+
+    def __call__(self, *inputs: Any) -> tuple[tuple[Any, ...], Any]:
+        """Results, and the error word of the checks inside (decision D10)."""
+        e = self._evaluator
+        outer = e.values, e.inputs, e.checks.enter()
+        e.values, e.inputs = [], inputs
+        e.depth += 1
+        try:
+            for node in self._subgraph.nodes:
+                e.run(node)
+            results = tuple(e.resolve(r) for r in self._subgraph.results)
+            return tuple(control.strong(r) for r in results), e.checks.word_or_zero()
+        finally:
+            e.depth -= 1
+            e.values, e.inputs = outer[:2]
+            e.checks.leave(outer[2])
 
 
 def _narrow(x: Any) -> Any:

@@ -50,3 +50,22 @@ class Checks:
     def word(self) -> Any | None:
         """The error word, or None when nothing is checked."""
         return self._word
+
+    def word_or_zero(self) -> Any:
+        """The error word; one that says that nothing failed if nothing is checked."""
+        return jnp.zeros(2, np.int64) if self._word is None else self._word
+
+    def enter(self) -> Any:
+        """Begin the checks of a subgraph, whose word is a value of its own; for ``leave``."""
+        outer, self._word = self._word, None
+        return outer
+
+    def leave(self, outer: Any) -> None:
+        """Back to the checks before ``enter``."""
+        self._word = outer
+
+    def merge(self, word: Any) -> None:
+        """Take a subgraph's word into this program's."""
+        if self.declared:
+            own = self._word
+            self._word = word if own is None else jnp.where(own[0] != 0, own, word)

@@ -115,6 +115,25 @@ class Constant:
 
 
 @dataclasses.dataclass(frozen=True)
+class Input:
+    """Input ``index`` of the subgraph in which the reference stands."""
+
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Subgraph:
+    """A function that an operator of control flow takes: a branch, or a loop's body.
+
+    References in ``nodes`` and ``results`` are its own: ``Input``, ``Constant``, and ``Result`` of
+    its own nodes.
+    """
+
+    nodes: tuple[Node, ...]
+    results: tuple[Any, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Node:
     """One operator. ``args`` follow the schema's order, defaults filled in.
 
@@ -123,7 +142,7 @@ class Node:
     """
 
     op: str
-    args: tuple[Any, ...]  # Read | Number | Result | Constant | list of those
+    args: tuple[Any, ...]  # Read | Number | Result | Constant | Input | Subgraph | list of those
     outputs: tuple[Array, ...]
 
 
@@ -174,7 +193,20 @@ class Program:
 
 _CLASSES: dict[str, type] = {
     c.__name__: c
-    for c in (Array, View, Read, Number, Result, Constant, Node, Output, Write, Program)
+    for c in (
+        Array,
+        View,
+        Read,
+        Number,
+        Result,
+        Constant,
+        Input,
+        Subgraph,
+        Node,
+        Output,
+        Write,
+        Program,
+    )
 }
 
 
