@@ -46,6 +46,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "eager": {"_C", "config", "plugins", "lowering", "compiler", "neuron"},
     "dynamo": {"_C", "config", "plugins", "lowering", "compiler", "neuron"},
     "distributed": {"_C", "config", "plugins", "lowering", "compiler", "neuron"},
+    "integrations": {"_C", "config", "neuron", "dynamo"},
     "kernels": {"*"},
     "profiling": {"*"},
     "_autoload": {"*"},

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torch_neuronx import config
 from torch_neuronx.compiler import ledger, overloads
 from torch_neuronx.dynamo import autocopy, device_interface
+from torch_neuronx.dynamo.expand import expand
 from torch_neuronx.dynamo.function import CompiledFunction
 from torch_neuronx.dynamo.options import Options
 from torch_neuronx.dynamo.sizes import SYMBOLIC
@@ -128,6 +129,7 @@ def compile(
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
             name = f"{chosen.model_name}_{number}_{kind}"
+            expand(graph, decompositions())
             function = CompiledFunction(graph, name, kind, number, chosen, cause)
             function.record.trace_s = _trace_seconds()
             function.record.decomposed = tuple(sorted(_decomposed))

@@ -52,8 +52,8 @@ class Checks:
         return self._word
 
     def word_or_zero(self) -> Any:
-        """The error word; one that says that nothing failed if nothing is checked."""
-        return jnp.zeros(2, np.int64) if self._word is None else self._word
+        """The error word; if nothing is checked, NumPy's constant that says that nothing failed."""
+        return np.zeros(2, np.int64) if self._word is None else self._word
 
     def enter(self) -> Any:
         """Begin the checks of a subgraph, whose word is a value of its own; for ``leave``."""
