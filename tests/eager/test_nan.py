@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+
 from support import assert_same
 
 NAN, INF = float("nan"), float("inf")

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+
 from support import no_fallback
 
 
