@@ -5,6 +5,8 @@ Registered beside PyTorch's own, so that eager planning, fake tensors and torch.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 
@@ -52,7 +54,66 @@ def lstm_cell(
     return hy, torch.empty_like(hy), workspace
 
 
+def _permuted_like(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Empty, dense, with the dimensions of ``x`` in the order in which they lie in memory."""
+    order = sorted(range(x.dim()), key=lambda i: x.stride(i), reverse=True)
+    inverse = sorted(range(x.dim()), key=lambda i: order[i])
+    return x.new_empty([shape[i] for i in order]).permute(inverse)
+
+
+def fused_attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    return_debug_mask: bool = False,
+    scale: float | None = None,
+) -> tuple[Any, ...]:
+    """Output (B, H, L, Ev) in the query's memory order, logsumexp (B, H, L), the two lengths, seed
+    and offset (0-d int64).
+
+    PyTorch's own leaves seed and offset on the meta device and logsumexp of float64 in float32.
+    """
+    high = torch.float64 if query.dtype == torch.float64 else torch.float32
+    batched = query if query.dim() == 4 else query[None]
+    return (
+        _permuted_like(query, (*query.shape[:-1], value.shape[-1])),
+        query.new_empty(batched.shape[:-1], dtype=high),
+        None,
+        None,
+        query.shape[-2],
+        key.shape[-2],
+        query.new_empty((), dtype=torch.int64),
+        query.new_empty((), dtype=torch.int64),
+        None,
+    )
+
+
+def fused_attention_backward(
+    grad_out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_bias: torch.Tensor | None,
+    grad_input_mask: list[bool],
+    *_: Any,
+    scale: float | None = None,
+) -> tuple[torch.Tensor | None, ...]:
+    """Gradients of query, key and value like these, and of the bias where it is asked for."""
+    wanted = attn_bias is not None and grad_input_mask[3]
+    return (
+        torch.empty_like(query),
+        torch.empty_like(key),
+        torch.empty_like(value),
+        torch.empty_like(attn_bias, memory_format=torch.contiguous_format) if wanted else None,
+    )
+
+
 _KERNELS = {
+    "_scaled_dot_product_fused_attention_overrideable": fused_attention,
+    "_scaled_dot_product_fused_attention_overrideable_backward": fused_attention_backward,
     "_thnn_fused_lstm_cell": lstm_cell,
     "_thnn_fused_gru_cell": gru_cell,
     "_thnn_fused_gru_cell_backward": gru_cell_backward,
@@ -63,6 +124,11 @@ _libraries: list[torch.library.Library] = []  # an IMPL library undoes itself wh
 def register() -> None:
     """Register them all; where PyTorch has one, it knows only part of the calls."""
     library = torch.library.Library("aten", "IMPL", "Meta")
+    key = torch._C.DispatchKey.Meta
     for name, kernel in _KERNELS.items():
         library.impl(name, kernel, allow_override=True)
+        # The Python dispatcher, which traces for torch.compile, looks here first.
+        overload = getattr(torch.ops.aten, name).default
+        overload.py_kernels.pop(key, None)
+        overload.py_impl(key)(kernel)
     _libraries.append(library)

@@ -76,7 +76,7 @@ def _keep(rng: Stream, shape: tuple[int, ...], dropout_p: Any) -> Any:
 
 
 def _has_dropout(dropout_p: Any) -> bool:
-    return not isinstance(dropout_p, (int, float)) or dropout_p > 0
+    return bool(dropout_p > 0)
 
 
 def _forward(
@@ -95,15 +95,18 @@ def _forward(
     scores = _scores(query, key, bias, is_causal, scale)
     if scores.shape[-1] == 0:
         logsumexp = jnp.full(scores.shape[:-1], -jnp.inf, scores.dtype)
-    else:
-        top = jnp.max(scores, axis=-1, keepdims=True)
-        safe = jnp.where(jnp.isneginf(top), jnp.zeros((), scores.dtype), top)
-        total = jnp.sum(jnp.exp(scores - safe), axis=-1)
-        logsumexp = jnp.log(total) + safe[..., 0]
-    weights = _probabilities(scores, logsumexp)
+        return jnp.zeros((*scores.shape[:-1], value.shape[-1]), scores.dtype), logsumexp
+    top = jnp.max(scores, axis=-1, keepdims=True)
+    safe = jnp.where(jnp.isneginf(top), jnp.zeros((), scores.dtype), top)
+    # Behind a barrier, or the exponentials are computed for the sum and again for the product.
+    weights = lax.optimization_barrier(jnp.exp(scores - safe))
+    total = jnp.sum(weights, axis=-1, keepdims=True)
     if rng is not None and _has_dropout(dropout_p):
         weights = weights * cast(_keep(rng, weights.shape, dropout_p), dtype_name(weights))
+    # Divided after the product, which is the smaller of the two arrays.
     output = _matmul(cast(weights, dtype_name(value)), value, (3, 2))
+    output = output / jnp.where(total == 0, jnp.ones((), total.dtype), total)
+    logsumexp = (jnp.log(total) + safe)[..., 0]
     return output, logsumexp
 
 
@@ -132,7 +135,7 @@ def _backward(
     wide_key, wide_value = _share_heads(key, heads), _share_heads(value, heads)
     scores = _scores(query, wide_key, bias, is_causal, scale)
     dtype = dtype_name(scores)
-    weights = _probabilities(scores, cast(logsumexp, dtype))
+    weights = lax.optimization_barrier(_probabilities(scores, cast(logsumexp, dtype)))
     grad_weights = _matmul(grad_out, wide_value, (3, 3))
     used = weights
     if rng is not None and _has_dropout(dropout_p):
@@ -160,7 +163,8 @@ def _batched(x: Any) -> Any:
 # The seed and offset of a draw travel to the backward pass as int64 tensors.
 
 
-@lowers("aten::_scaled_dot_product_fused_attention_overrideable")
+# The dropout probability is static: without dropout nothing is drawn.
+@lowers("aten::_scaled_dot_product_fused_attention_overrideable", static=("dropout_p",))
 def fused_attention(
     query: Any,
     key: Any,
@@ -185,7 +189,9 @@ def fused_attention(
     return output.reshape(shape), logsumexp, None, None, seed, offset, None
 
 
-@lowers("aten::_scaled_dot_product_fused_attention_overrideable_backward")
+@lowers(
+    "aten::_scaled_dot_product_fused_attention_overrideable_backward", static=("dropout_p",)
+)
 def fused_attention_backward(
     grad_out: Any,
     query: Any,
@@ -215,7 +221,7 @@ def fused_attention_backward(
     g, q, k, v, o = (_batched(x) for x in (grad_out, query, key, value, out))
     grads = _backward(g, q, k, v, attn_bias, o, logsumexp, dropout_p, is_causal, scale, rng)
     results = [a.reshape(b.shape) for a, b in zip(grads, (query, key, value), strict=False)]
-    if attn_bias is None:
+    if attn_bias is None or not grad_input_mask[3]:
         return (*results, None)
     return (*results, _unbroadcast(grads[3], attn_bias.shape))
 
