@@ -189,9 +189,7 @@ def fused_attention(
     return output.reshape(shape), logsumexp, None, None, seed, offset, None
 
 
-@lowers(
-    "aten::_scaled_dot_product_fused_attention_overrideable_backward", static=("dropout_p",)
-)
+@lowers("aten::_scaled_dot_product_fused_attention_overrideable_backward", static=("dropout_p",))
 def fused_attention_backward(
     grad_out: Any,
     query: Any,
