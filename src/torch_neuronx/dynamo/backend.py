@@ -14,6 +14,7 @@ from functorch.compile import make_boxed_func
 from torch._decomp import core_aten_decompositions
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.nn.attention import varlen
 from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_neuronx import config
@@ -53,6 +54,9 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     }
     # Dynamo writes addcmul_ with a number so; eager has no such operator.
     chosen[torch.ops.prims.fma.default] = lambda a, b, c: a * b + c
+    # PyTorch's entry to packed sequences is a custom operator around one that has a rule.
+    for custom in (varlen._varlen_attn, varlen._varlen_attn_backward):
+        chosen[custom._opoverload] = custom._init_fn
     return chosen
 
 

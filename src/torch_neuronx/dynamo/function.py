@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 from torch_neuronx import _C
 from torch_neuronx.compiler import artifacts, ledger, planning
 from torch_neuronx.compiler.compile import Compiled
-from torch_neuronx.dynamo import causes, costs, obstacles
+from torch_neuronx.dynamo import causes, costs, obstacles, regions
 from torch_neuronx.dynamo import graph as fx
 from torch_neuronx.dynamo.options import Options
 from torch_neuronx.dynamo.split import Split, split
@@ -32,10 +32,11 @@ class CompilationError(RuntimeError):
 class CompiledFunction:
     """Callable on the graph's inputs; gives the list of its outputs.
 
-    A graph with an obstacle (``obstacles.find``: an operator without a rule, or work on the CPU)
-    is run operator by operator instead, where the fallback policy applies (decision D8); a warning
-    says so, with the Python line. So is, if ``options.fallback_execution``, one that cannot be
-    compiled. What the graph computes on the CPU runs there first, by PyTorch's own kernels. CPU
+    A graph with obstacles (``obstacles.find``: an operator without a rule, or work on the CPU) is
+    split around them (``regions``); they run by themselves, where the fallback policy applies
+    (decision D8), and a warning says so, with the Python line. Where nothing is left, and if
+    ``options.fallback_execution`` for a graph that cannot be compiled, all runs operator by
+    operator. What the graph computes on the CPU runs there first, by PyTorch's own kernels. CPU
     tensors that the device reads are copied to it at each call; 0-d ones are passed as numbers.
     """
 
@@ -61,11 +62,32 @@ class CompiledFunction:
         if artifacts.enabled():
             text = gm.print_readable(print_output=False, include_stride=True, include_device=True)
             artifacts.preserve_graph(self.name, text)
+        self._regions: regions.Runner | None = None
         if self._obstacle:
-            self._warn(self._obstacle)
+            self._split_around_obstacles(gm, name, kind, graph_id)
         else:
             self._prepare(gm)
         self.record.passes_s = time.perf_counter() - start
+
+    def _split_around_obstacles(
+        self, gm: torch.fx.GraphModule, name: str, kind: str, graph_id: int
+    ) -> None:
+        parts = regions.split(gm)
+        if parts is None:
+            self._warn(f"runs operator by operator, because {self._obstacle}")
+            return
+
+        def compile_region(region: torch.fx.GraphModule) -> CompiledFunction:
+            return CompiledFunction(
+                region, name, kind, graph_id, self.options, f"a region of {self.name}"
+            )
+
+        count = sum(isinstance(s, regions.Region) for s in parts.steps)
+        self._warn(
+            f"runs as {count} executables with {parts.alone} operators between them, operator by "
+            f"operator, because {self._obstacle}"
+        )
+        self._regions = regions.Runner(gm, parts, compile_region)
 
     def _prepare(self, gm: torch.fx.GraphModule) -> None:
         self._device = obstacles.devices(gm)[0]
@@ -78,12 +100,9 @@ class CompiledFunction:
         self._graph = _C.Graph(self.name)
         _register(self)
 
-    def _warn(self, why: str) -> None:
+    def _warn(self, what: str) -> None:
         warnings.warn(
-            f"torch.compile(backend='neuron'): {self.name} runs operator by operator, because "
-            f"{why}",
-            UserWarning,
-            stacklevel=3,
+            f"torch.compile(backend='neuron'): {self.name} {what}", UserWarning, stacklevel=3
         )
 
     def __call__(self, *inputs: Any) -> list[Any]:
@@ -95,7 +114,9 @@ class CompiledFunction:
                     if not self.options.fallback_execution:
                         raise
                     self._obstacle = self.record.obstacle = f"it cannot be compiled: {error}"
-                    self._warn(self._obstacle)
+                    self._warn(f"runs operator by operator, because {self._obstacle}")
+            if self._regions is not None:
+                return self._regions(*inputs)
             return list(torch.fx.Interpreter(self._gm).run(*inputs))
 
     def _call_compiled(self, inputs: tuple[Any, ...]) -> list[Any]:

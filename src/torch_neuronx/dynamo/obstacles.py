@@ -165,6 +165,13 @@ def find(gm: GraphModule) -> str | None:
     return None
 
 
+def of_call(node: Node) -> str | None:
+    """Why no executable can hold this operator, wherever in the graph it stands; or None."""
+    if is_number(node.meta.get("val")) or runs_on_host(node):
+        return None
+    return _call(node, set())
+
+
 def _call(node: Node, written: set[Node]) -> str | None:
     value = node.meta.get("val")
     on_cpu = [n.name for n in node.all_input_nodes if runs_on_host(n)]

@@ -1,0 +1,199 @@
+"""Splits a graph with obstacles: executables, and between them what runs operator by operator.
+
+Every node has a level: the number of times that the way to it leaves an executable. One executable
+holds the nodes of a level; then the obstacles of that level run, each by itself. Values stay on the
+device between them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+
+from torch_neuronx.dynamo import obstacles
+from torch_neuronx.dynamo.sizes import depends_on_data, is_number
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """One executable's graph; its inputs and results are nodes of the whole graph."""
+
+    gm: GraphModule
+    inputs: tuple[Node, ...]
+    results: tuple[Node, ...]
+
+
+Step = Region | Node
+
+
+@dataclasses.dataclass(frozen=True)
+class Regions:
+    """Steps in order, and how many operators run by themselves."""
+
+    steps: tuple[Step, ...]
+    alone: int
+
+
+def split(gm: GraphModule) -> Regions | None:
+    """The regions of a graph with an obstacle; None if no executable would remain."""
+    if len(obstacles.devices(gm)) != 1:
+        return None
+    blocked = _blocked(gm)
+    if blocked is None:
+        return None
+    levels, alone = _levels(gm, blocked)
+    inside: dict[int, list[Node]] = {}
+    outside: dict[int, list[Node]] = {}
+    writes = []
+    for node in gm.graph.nodes:
+        if obstacles.is_copy(node):
+            writes.append(node)
+        elif node.op == "call_function":
+            (outside if node in alone else inside).setdefault(levels[node], []).append(node)
+    if not any(_computes(n) for nodes in inside.values() for n in nodes):
+        return None
+    steps: list[Step] = []
+    for level in sorted({*inside, *outside}):
+        nodes = inside.get(level, [])
+        if nodes:
+            steps.append(_region(gm, nodes))
+        steps += outside.get(level, [])
+    count = sum(not is_number(n.meta.get("val")) for n in alone)
+    return Regions((*steps, *writes), count)
+
+
+def _computes(node: Node) -> bool:
+    return node.target is not operator.getitem and not getattr(node.target, "is_view", False)
+
+
+def _blocked(gm: GraphModule) -> set[Node] | None:
+    """What no executable can hold; None if writes to inputs do not come last."""
+    blocked: set[Node] = set()
+    written: set[Node] = set()
+    for node in gm.graph.nodes:
+        if node.op not in ("call_function", "placeholder", "get_attr", "output"):
+            return None
+        if node.op != "call_function" or is_number(node.meta.get("val")):
+            continue
+        if obstacles.is_copy(node):
+            written.add(node.args[0])
+        elif written & set(node.all_input_nodes):
+            return None
+        elif obstacles.of_call(node):
+            blocked.add(node)
+    return blocked
+
+
+def _levels(gm: GraphModule, blocked: set[Node]) -> tuple[dict[Node, int], set[Node]]:
+    """Each node's level, and the nodes that run by themselves."""
+    alone: set[Node] = set()
+    levels: dict[Node, int] = {}
+    random = 0  # draws keep their order: a later one's level is no lower
+    for node in gm.graph.nodes:
+        if node.op != "call_function":
+            levels[node] = 0
+            continue
+        number = is_number(node.meta.get("val"))
+        part = node.target is operator.getitem and node.args[0] in alone
+        if node in blocked or number or part or obstacles.runs_on_host(node):
+            alone.add(node)
+        level = 0
+        for source in node.all_input_nodes:
+            if _known_size(source):
+                continue  # an executable reads sizes off its inputs
+            leaves = source in alone and node not in alone
+            level = max(level, levels[source] + leaves)
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            level = random = max(level, random)
+        levels[node] = level
+    return levels, alone
+
+
+def _known_size(node: Node) -> bool:
+    value = node.meta.get("val")
+    return is_number(value) and not depends_on_data(value)
+
+
+def _region(gm: GraphModule, nodes: list[Node]) -> Region:
+    members = set(nodes)
+    graph = Graph()
+    made: dict[Node, Any] = {}
+    # A graph's numbers tell its symbols' values.
+    inputs = [n for n in gm.graph.nodes if n.op == "placeholder" and _known_size(n)]
+    functions: list[Node] = []
+    for node in nodes:
+        for source in node.all_input_nodes:
+            if source not in members and not _known_size(source):
+                known = functions if obstacles.is_subgraph(source) else inputs
+                if source not in known:
+                    known.append(source)
+    for source in inputs:
+        made[source] = graph.placeholder(source.name)
+        made[source].meta = dict(source.meta)
+    for source in functions:
+        made[source] = graph.node_copy(source)
+
+    def value_of(node: Node) -> Any:
+        return made[node] if node in made else node.meta["val"]
+
+    for node in nodes:
+        made[node] = graph.node_copy(node, value_of)
+    results = tuple(n for n in nodes if _is_tensor(n) and any(u not in members for u in n.users))
+    graph.output(tuple(made[n] for n in results))
+    return Region(GraphModule(gm, graph), tuple(inputs), results)
+
+
+def _is_tensor(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+class Runner:
+    """Runs a split graph; ``compiled`` are its regions' functions, in the order of the steps."""
+
+    def __init__(
+        self,
+        gm: GraphModule,
+        regions: Regions,
+        compile_region: Callable[[GraphModule], Callable[..., list[Any]]],
+    ) -> None:
+        self._gm = gm
+        self._steps = [
+            (step, compile_region(step.gm) if isinstance(step, Region) else None)
+            for step in regions.steps
+        ]
+        self._inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
+        self._constants = {n: obstacles.attribute(n) for n in gm.graph.nodes if n.op == "get_attr"}
+        (self._output,) = [n for n in gm.graph.nodes if n.op == "output"]
+        self._last = self._last_uses()
+
+    def _last_uses(self) -> list[list[Node]]:
+        """For each step, the values that nothing after it reads."""
+        seen: set[Node] = set(self._output.all_input_nodes)
+        found: list[list[Node]] = []
+        for step, _ in reversed(self._steps):
+            read: Iterable[Node] = step.inputs if isinstance(step, Region) else step.all_input_nodes
+            made: Iterable[Node] = step.results if isinstance(step, Region) else (step,)
+            found.append([n for n in {*read, *made} if n not in seen])
+            seen.update(read)
+            seen.update(made)
+        return found[::-1]
+
+    def __call__(self, *inputs: Any) -> list[Any]:
+        values: dict[Node, Any] = dict(zip(self._inputs, inputs, strict=True))
+        values.update(self._constants)
+        for (step, function), last in zip(self._steps, self._last, strict=True):
+            if isinstance(step, Region):
+                assert function is not None
+                results = function(*(values[n] for n in step.inputs))
+                values.update(zip(step.results, results, strict=True))
+            else:
+                args, kwargs = torch.fx.map_arg((step.args, step.kwargs), values.__getitem__)
+                values[step] = step.target(*args, **kwargs)  # type: ignore[operator]
+            for node in last:
+                del values[node]
+        return list(torch.fx.map_arg(self._output.args[0], values.__getitem__))
