@@ -63,3 +63,47 @@ def test_unused_accelerator_is_mentioned(tmp_path: Path) -> None:
     (folder / "RECORD").write_text("libbrand_pjrt.so,,\n")
     done = info(PYTHONPATH=os.pathsep.join([str(ROOT / "src"), str(tmp_path)]))
     assert "plugin 'brand' is installed and not chosen" in done.stdout
+
+
+def test_what_is_known_without_a_device() -> None:
+    facts = json.loads(info("--json").stdout)
+    assert facts["system"]["python"] and facts["system"]["os"] and facts["system"]["cpu"]
+    assert facts["versions"]["torchneuron"] and facts["versions"]["jaxlib"]
+    assert facts["plugins"]["chosen name"] == "lammps_jax_pjrt_cpu"
+    assert facts["plugins"]["chosen version"] == "0.11.2"
+    assert facts["plugins"]["PJRT version"] == "0.115"
+    assert facts["target"]["profile"] == "trn2" and facts["target"]["devices"] == 1
+    assert facts["target"]["HBM of a device, bytes"] == 24 << 30
+    assert Path(facts["package"]["torch_neuronx"]).name == "torch_neuronx"
+    assert len(facts["package"]["provided by"]) == 1
+
+
+def test_the_state_of_the_cache(tmp_path: Path) -> None:
+    def state(**environ: str) -> dict[str, object]:
+        cache: dict[str, object] = json.loads(info("--json", **environ).stdout)["cache"]
+        return cache
+
+    root = tmp_path / "cache"
+    assert state(TORCH_NEURONX_CACHE_DIR=str(root)) == {"root": str(root), "state": "not made yet"}
+    assert not root.exists()
+    root.mkdir(mode=0o700)
+    assert state(TORCH_NEURONX_CACHE_DIR=str(root))["entries"] == 0
+    root.chmod(0o777)
+    assert "others could have written" in str(state(TORCH_NEURONX_CACHE_DIR=str(root))["state"])
+
+
+def test_packages_of_the_same_lineage_are_listed(tmp_path: Path) -> None:
+    folder = tmp_path / "torch_xla-2.9.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: torch-xla\nVersion: 2.9.0\n")
+    done = info("--json", PYTHONPATH=os.pathsep.join([str(ROOT / "src"), str(tmp_path)]))
+    package = json.loads(done.stdout)["package"]
+    assert package["other Neuron and XLA packages"] == {"torch-xla": "2.9.0"}
+
+
+def test_misspelt_prefixes_are_flagged() -> None:
+    facts = json.loads(info("--json", TORCH_NEURON_TARGET="trn3", MY_NEURONS="7").stdout)
+    assert facts["environment"]["problems"] == [
+        "TORCH_NEURON_TARGET: unknown variable, it has no effect; "
+        "did you mean TORCH_NEURONX_TARGET?"
+    ]

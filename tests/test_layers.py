@@ -38,6 +38,7 @@ CPP_EXTERNAL: dict[str, str] = {
 PYTHON_LAYERS: dict[str, set[str]] = {
     "_build_info": set(),
     "meta_kernels": set(),
+    "dlpack": {"_C"},
     "config": set(),
     "plugins": {"config"},
     "lowering": {"config"},
@@ -51,6 +52,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "profiling": {"*"},
     "_autoload": {"*"},
     "cli": {"*"},
+    "identity": {"*"},
     "__init__": {"*"},
 }
 # Packages that only the named layers may import; a path prefix in a package.

@@ -1,5 +1,7 @@
 // torch_neuronx._C: what Python sees of the runtime.
 
+#include <ATen/DLConvertor.h>
+#include <ATen/ThreadLocalState.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/jit/python/pybind_utils.h>
 #include <torch/csrc/utils/pybind.h>
@@ -11,6 +13,7 @@
 #include "torch/generator.h"
 #include "torch/layout.h"
 #include "torch/runtime.h"
+#include "torch/shared_memory.h"
 
 namespace tn::torch_glue {
 namespace {
@@ -56,6 +59,17 @@ auto with_python(F&& f) {
     throw kept;
   }
 }
+
+// A thread's local state, profiler included, made another thread's for a while.
+class CarriedState {
+ public:
+  void enter() { guard_.emplace(state_); }
+  void leave() { guard_.reset(); }
+
+ private:
+  at::ThreadLocalState state_;
+  std::optional<at::ThreadLocalStateGuard> guard_;
+};
 
 py::object to_python(const NamedValue& value) {
   return std::visit([](const auto& v) -> py::object { return py::cast(v); }, value);
@@ -350,6 +364,7 @@ void bind(py::module_& m) {
   });
   m.def("device_count", &num_devices);
   m.def("current_device", &current_device);
+  m.def("exchange_device", &exchange_current_device);
   m.def("set_device", &set_current_device);
   m.def("synchronize", [](int index) {
     if (is_started()) synchronize(runtime().device(index));
@@ -377,6 +392,20 @@ void bind(py::module_& m) {
     result["evictions"] = stats.evictions;
     result["reloads"] = stats.reloads;
     return result;
+  });
+
+  // What a profiler that runs in this thread must see of work done in another.
+  py::class_<CarriedState>(m, "CarriedState")
+      .def(py::init<>())
+      .def("__enter__", [](CarriedState& s) { s.enter(); })
+      .def("__exit__", [](CarriedState& s, const py::args&) { s.leave(); });
+  m.def("export_to_host", &export_to_host);
+  m.def("import_read_only", &import_read_only);
+  m.def("is_read_only_dlpack", [](const py::capsule& capsule) {
+    if (std::string_view(capsule.name()) != "dltensor_versioned") return false;
+    auto* managed = static_cast<DLManagedTensorVersioned*>(
+        PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned"));
+    return (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
   });
 
   m.def("default_generator",

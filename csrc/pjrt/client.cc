@@ -50,9 +50,11 @@ PJRT_HostBufferSemantics to_pjrt(HostSemantics semantics) {
     case HostSemantics::kImmutableUntilTransferCompletes:
       return PJRT_HostBufferSemantics_kImmutableUntilTransferCompletes;
     case HostSemantics::kImmutableZeroCopy:
+      return PJRT_HostBufferSemantics_kImmutableZeroCopy;
+    case HostSemantics::kMutableZeroCopy:
       break;
   }
-  return PJRT_HostBufferSemantics_kImmutableZeroCopy;
+  return PJRT_HostBufferSemantics_kMutableZeroCopy;
 }
 
 }  // namespace

@@ -43,6 +43,9 @@ enum class HostSemantics {
   // plugin may use the memory itself. It must be aligned as the plugin wants
   // (64 bytes for XLA's CPU plugins), else it is copied.
   kImmutableZeroCopy,
+  // As kImmutableZeroCopy, but programs may write the memory: donating the
+  // buffer works in place.
+  kMutableZeroCopy,
 };
 
 // Thread-safe. Held by shared_ptr: executables keep it alive; buffers and

@@ -92,6 +92,27 @@ struct Layout {
   bool operator==(const Layout&) const = default;
 };
 
+// Host memory in which a storage's contents lie, shared with somebody outside (DLPack).
+struct SharedMemory {
+  SharedMemory() { ++count(); }
+  ~SharedMemory() { --count(); }
+  SharedMemory(const SharedMemory&) = delete;
+  // How many there are: launches look at their writes only while there is one.
+  static std::atomic<int>& count() {
+    static std::atomic<int> instance{0};
+    return instance;
+  }
+
+  void* data = nullptr;
+  size_t bytes = 0;
+  std::shared_ptr<void> owner;
+  // Set for imported memory that nobody may write: the first write leaves it. Holding the buffer
+  // keeps it from being donated.
+  Ref<DeviceBuffer> read_only;
+  // Of exported memory: how many outside look at it.
+  std::atomic<int> exports{0};
+};
+
 // Guarded by the device's mutex, but for the reference count.
 class DeviceStorage : public RefCounted<DeviceStorage> {
  public:
@@ -109,6 +130,8 @@ class DeviceStorage : public RefCounted<DeviceStorage> {
   int pending_writes = 0;
   // Set when the buffer was lost; reading it raises this.
   std::shared_ptr<const std::string> failure;
+  // Set while the contents are bound to host memory that others see: writes end up there.
+  std::shared_ptr<SharedMemory> shared;
 
   // The key being built that saw this storage last, and as which parameter: finds arguments that
   // share a storage without comparing all pairs.

@@ -11,29 +11,47 @@
 
 namespace tn::torch_glue {
 
+namespace {
+void check_offset(uint64_t offset) {
+  TORCH_CHECK(offset % 4 == 0, "a Philox offset must be a multiple of 4, got ", offset);
+}
+}  // namespace
+
 NeuronGenerator::NeuronGenerator(c10::DeviceIndex device)
     : GeneratorImpl(c10::Device(c10::DeviceType::PrivateUse1, device),
-                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)) {}
+                    c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+      state_(c10::make_intrusive<PhiloxState>()) {}
 
-void NeuronGenerator::set_current_seed(uint64_t seed) {
-  seed_ = seed;
-  offset_ = 0;
+std::pair<uint64_t, uint64_t> NeuronGenerator::read() const {
+  std::lock_guard lock(state_->mutex);
+  return {state_->seed, state_->offset};
 }
 
+void NeuronGenerator::write(uint64_t seed, uint64_t offset) {
+  std::lock_guard lock(state_->mutex);
+  state_->seed = seed;
+  state_->offset = offset;
+}
+
+void NeuronGenerator::set_current_seed(uint64_t seed) { write(seed, 0); }
+uint64_t NeuronGenerator::current_seed() const { return read().first; }
+uint64_t NeuronGenerator::get_offset() const { return read().second; }
+
 void NeuronGenerator::set_offset(uint64_t offset) {
-  TORCH_CHECK(offset % 4 == 0, "a Philox offset must be a multiple of 4, got ", offset);
-  offset_ = offset;
+  check_offset(offset);
+  write(current_seed(), offset);
 }
 
 uint64_t NeuronGenerator::seed() {
-  set_current_seed(c10::detail::getNonDeterministicRandom());
-  return seed_;
+  const uint64_t seed = c10::detail::getNonDeterministicRandom();
+  set_current_seed(seed);
+  return seed;
 }
 
 std::pair<uint64_t, uint64_t> NeuronGenerator::reserve(uint64_t increment) {
-  std::lock_guard lock(mutex_);
-  const std::pair<uint64_t, uint64_t> now{seed_, offset_};
-  offset_ += increment;
+  std::lock_guard lock(state_->mutex);
+  const std::pair<uint64_t, uint64_t> now{state_->seed, state_->offset};
+  state_->offset += increment;
   return now;
 }
 
@@ -43,21 +61,34 @@ void NeuronGenerator::set_state(const c10::TensorImpl& state) {
               state.numel());
   uint64_t words[2];
   std::memcpy(words, state.data(), sizeof(words));
-  set_current_seed(words[0]);
-  set_offset(words[1]);
+  check_offset(words[1]);
+  write(words[0], words[1]);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> NeuronGenerator::get_state() const {
   at::Tensor state = at::empty({16}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
-  const uint64_t words[2] = {seed_, offset_};
+  const auto [seed, offset] = read();
+  const uint64_t words[2] = {seed, offset};
   std::memcpy(state.mutable_data_ptr(), words, sizeof(words));
   return state.getIntrusivePtr();
 }
 
+void NeuronGenerator::graphsafe_set_state(const c10::intrusive_ptr<c10::GeneratorImpl>& other) {
+  auto* generator = dynamic_cast<NeuronGenerator*>(other.get());
+  TORCH_CHECK(generator, "expected the state of a neuron generator");
+  state_ = generator->state_;
+}
+
+c10::intrusive_ptr<c10::GeneratorImpl> NeuronGenerator::graphsafe_get_state() const {
+  auto twin = c10::make_intrusive<NeuronGenerator>(device().index());
+  twin->state_ = state_;
+  return twin;
+}
+
 NeuronGenerator* NeuronGenerator::clone_impl() const {
   auto* copy = new NeuronGenerator(device().index());
-  copy->seed_ = seed_;
-  copy->offset_ = offset_;
+  const auto [seed, offset] = read();
+  copy->write(seed, offset);
   return copy;
 }
 

@@ -26,9 +26,7 @@ class NeuronHooks final : public at::PrivateUse1HooksInterface {
     return static_cast<c10::DeviceIndex>(current_device());
   }
   c10::DeviceIndex exchangeDevice(c10::DeviceIndex index) const override {
-    const auto before = getCurrentDevice();
-    set_current_device(index);
-    return before;
+    return static_cast<c10::DeviceIndex>(exchange_current_device(index));
   }
   c10::DeviceIndex maybeExchangeDevice(c10::DeviceIndex index) const override {
     return index < 0 ? getCurrentDevice() : exchangeDevice(index);
@@ -38,6 +36,10 @@ class NeuronHooks final : public at::PrivateUse1HooksInterface {
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
     if (index < 0) index = getCurrentDevice();
+    TORCH_CHECK(index < deviceCount(),
+                "invalid device ordinal for a generator: neuron:", static_cast<int>(index),
+                " (this process has ", num_devices(),
+                " neuron device(s); TORCH_NEURONX_NUM_DEVICES sets the number)");
     return at::make_generator<NeuronGenerator>(index);
   }
   at::Device getDeviceFromPtr(void* data) const override {
@@ -63,7 +65,9 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::DeviceType::PrivateUse1; }
   c10::Device exchangeDevice(c10::Device device) const override {
     const c10::Device before = getDevice();
-    if (device.index() >= 0 && device.index() != before.index()) setDevice(device);
+    if (device.index() >= 0 && device.index() != before.index()) {
+      exchange_current_device(device.index());
+    }
     return before;
   }
   c10::Device getDevice() const override {
@@ -72,7 +76,7 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
   void setDevice(c10::Device device) const override { set_current_device(device.index()); }
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     try {
-      set_current_device(device.index());
+      exchange_current_device(device.index());
     } catch (...) {
     }
   }
@@ -128,6 +132,11 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
     c10::DeviceCapability capability;
     capability.capability_data.capability_bits = 0;
+#define TN_SUPPORTED(_, name)                                    \
+  capability.capability_data.supported_scalar_types.has_##name = \
+      find_dtype(c10::ScalarType::name).has_value();
+    AT_FORALL_SCALAR_TYPES_WITH_COMPLEX_AND_QINTS(TN_SUPPORTED)
+#undef TN_SUPPORTED
     return capability;
   }
 };

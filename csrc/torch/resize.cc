@@ -11,6 +11,9 @@ void resize_storage(const c10::Storage& handle, size_t bytes) {
   auto* storage = static_cast<DeviceStorage*>(handle.data_ptr().get_context());
   TORCH_CHECK(storage, "cannot resize a neuron storage that was released");
   if (bytes == storage->bytes) return;
+  TORCH_CHECK(!storage->shared || storage->shared->exports == 0,
+              "cannot resize a neuron storage whose memory is exported through DLPack: let go of "
+              "what was exported first");
   Device& device = *storage->device;
   if (storage->use_count() > 1) {
     // Launches that wait for a compile hold a reference, and know the old layout.

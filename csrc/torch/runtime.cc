@@ -1,5 +1,6 @@
 #include "torch/runtime.h"
 #include "torch/ending.h"
+#include "torch/profile.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/TensorUtils.h>
@@ -7,6 +8,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
 #include <frameobject.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <utility>
@@ -16,7 +18,11 @@ namespace {
 
 std::function<void()> g_starter;
 std::function<int()> g_counter;
-thread_local int t_current_device = 0;
+constexpr int kNoneChosen = -1;
+thread_local int t_current_device = kNoneChosen;
+// What the main thread set last. Threads that choose no device follow it, so that what a worker
+// thread loads goes where the program's own tensors go.
+std::atomic<int> g_main_device{0};
 
 const char* exception_for(StatusCode code) {
   switch (code) {
@@ -58,13 +64,23 @@ int num_devices() noexcept {
   }
 }
 
-int current_device() { return t_current_device; }
+int current_device() {
+  return t_current_device == kNoneChosen ? g_main_device.load(std::memory_order_relaxed)
+                                         : t_current_device;
+}
 
-void set_current_device(int index) {
+int exchange_current_device(int index) {
   TORCH_CHECK(index >= 0 && index < num_devices(), "invalid device ordinal: neuron:", index,
               " (this process has ", num_devices(),
               " neuron device(s); TORCH_NEURONX_NUM_DEVICES sets the number)");
+  const int before = current_device();
   t_current_device = index;
+  return before;
+}
+
+void set_current_device(int index) {
+  exchange_current_device(index);
+  if (getpid() == gettid()) g_main_device.store(index, std::memory_order_relaxed);
 }
 
 Device& neuron_device(const at::Tensor& tensor) {
@@ -73,7 +89,7 @@ Device& neuron_device(const at::Tensor& tensor) {
   return rt.device(index < 0 ? 0 : index);
 }
 
-DType to_dtype(c10::ScalarType type) {
+std::optional<DType> find_dtype(c10::ScalarType type) {
   switch (type) {
 #define TN_CASE(torch_type, ours)   \
   case c10::ScalarType::torch_type: \
@@ -100,11 +116,17 @@ DType to_dtype(c10::ScalarType type) {
     TN_CASE(ComplexDouble, kC128)
 #undef TN_CASE
     default:
-      TORCH_CHECK_TYPE(false, "dtype ", type,
-                       " is not supported on the neuron device. Convert the tensor to a supported "
-                       "dtype (bool, integers, float16, bfloat16, float32, float64, float8, "
-                       "complex64, complex128) first.");
+      return std::nullopt;
   }
+}
+
+DType to_dtype(c10::ScalarType type) {
+  const std::optional<DType> found = find_dtype(type);
+  TORCH_CHECK_TYPE(found, "dtype ", type,
+                   " is not supported on the neuron device. Convert the tensor to a supported "
+                   "dtype (bool, integers, float16, bfloat16, float32, float64, float8, "
+                   "complex64, complex128) first.");
+  return *found;
 }
 
 c10::ScalarType to_scalar_type(DType dtype) {
@@ -218,6 +240,7 @@ at::Tensor make_tensor(Ref<DeviceStorage> storage, c10::ScalarType dtype, c10::I
 }
 
 void synchronize(Device& device) {
+  ProfileRange range("neuron::synchronize");
   std::optional<DeviceError> error;
   {
     ReleaseGil no_gil;

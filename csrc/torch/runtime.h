@@ -25,10 +25,15 @@ void set_starter(std::function<void()> starter);
 int num_devices() noexcept;
 // Number of devices asked for, without starting anything. Set by the bindings.
 void set_device_counter(std::function<int()> counter);
+// The device of this thread; one that chose none has what the main thread set last.
 int current_device();
+// For this thread, and in the main thread for those that choose none.
 void set_current_device(int index);
+// For this thread alone (guards, context managers); returns the device before.
+int exchange_current_device(int index);
 Device& neuron_device(const at::Tensor& tensor);
 
+std::optional<DType> find_dtype(c10::ScalarType type);
 DType to_dtype(c10::ScalarType type);  // throws for dtypes the device has no form of
 c10::ScalarType to_scalar_type(DType dtype);
 

@@ -3,6 +3,8 @@
 ``import torch`` loads this package through torch's backend entry point, so a program needs no
 import of its own: ``torch.randn(3, device="neuron")``. Importing starts nothing: no plugin, no
 lowering server, no jax (decision D15).
+
+The names of ``torch.neuron`` are here too, as in TorchNeuron: ``torch_neuronx.synchronize()``.
 """
 
 from __future__ import annotations
@@ -112,20 +114,30 @@ def _on_fallback(overload: str, values: list[Any]) -> None:
 
 def _register() -> None:
     """Rename PrivateUse1, load the extension and hand it the Python callbacks. Called once."""
+    import sys
+
     import torch
 
     from torch_neuronx import _C, meta_kernels, neuron
     from torch_neuronx.compiler import overloads
+    from torch_neuronx.neuron import sharing
 
     torch.utils.rename_privateuse1_backend("neuron")
     torch._register_device_module("neuron", neuron)
+    for part in ("memory", "random", "streams"):
+        # `import torch.neuron.memory` must find this module, not read its file a second time.
+        sys.modules[f"torch.neuron.{part}"] = getattr(neuron, part)
+    globals().update({name: getattr(neuron, name) for name in neuron.__all__})
     torch.utils.generate_methods_for_privateuse1_backend(
         for_tensor=True, for_module=True, for_packed_sequence=True, for_storage=True
     )
+    # `TORCH_LOGS="neuron"` and `"+neuron"`; torch reads that variable right after this.
+    torch._logging._internal.register_log("neuron", "torch_neuronx")
     _C.set_starter(_start)
     _C.set_device_counter(_device_count)
     _C.set_planner(_plan)
     _C.set_fallback_hook(_on_fallback)
+    sharing.register()
     overloads.register()
     meta_kernels.register()
 

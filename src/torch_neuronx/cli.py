@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
-import importlib.metadata
 import json
-import os
-import platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from torch_neuronx import identity
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,10 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ops_command(options)
     if options.command == "cache":
         return cache_command(options)
-    facts = collect()
+    facts = identity.collect()
     if options.device:
-        facts["device"] = device_facts()
-    print(json.dumps(facts, indent=2) if options.json else render(facts))
+        facts["device"] = identity.device_facts()
+    print(json.dumps(facts, indent=2) if options.json else identity.render(facts))
     return 1 if "error" in facts.get("device", {}) else 0
 
 
@@ -120,138 +119,6 @@ def _operator(row: dict[str, Any]) -> str:
         lines.append("  cases not equal to CPU:")
         lines += [f"    {unit}: {text}" for unit, text in row["not equal"].items()]
     return "\n".join(lines)
-
-
-def collect() -> dict[str, Any]:
-    """What can be said without starting a device: JSON-ready, one entry per subject."""
-    import torch  # registers the device, or says why not
-
-    from torch_neuronx import _autoload
-
-    return {
-        "system": {
-            "os": platform.platform(),
-            "cpu": _cpu_model(),
-            "cores": os.cpu_count(),
-            "usable cores": len(os.sched_getaffinity(0)),
-            "python": platform.python_version(),
-        },
-        "versions": {
-            "torchneuron": _version("torchneuron"),
-            "torch": str(torch.__version__),
-            "built for torch": _autoload.built_for(),
-            "jax": _version("jax"),
-            "jaxlib": _version("jaxlib"),
-            "numpy": _version("numpy"),
-        },
-        "registration": {
-            "state": _autoload.status.state,
-            "reason": _autoload.status.reason,
-            "PrivateUse1 name": torch._C._get_privateuse1_backend_name(),
-            "autoload": os.environ.get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "1",
-        },
-        "plugins": plugin_facts(),
-        "environment": environment_facts(),
-    }
-
-
-def plugin_facts() -> dict[str, Any]:
-    """The chosen plugin, the installed ones, and a note for each accelerator left unused."""
-    from torch_neuronx import config, plugins
-
-    found = plugins.discover()
-    facts: dict[str, Any] = {"installed": {name: str(path) for name, path in found.items()}}
-    try:
-        chosen = plugins.resolve(config.get("TORCH_NEURONX_PJRT_PLUGIN"))
-    except plugins.PluginError as error:
-        return {**facts, "chosen": None, "error": str(error)}
-    facts["chosen"] = str(chosen)
-    facts["notes"] = [
-        f"plugin '{name}' is installed and not chosen; TORCH_NEURONX_PJRT_PLUGIN={name} chooses it "
-        "(experimental)"
-        for name in plugins.accelerators(found)
-        if found[name] != chosen
-    ]
-    return facts
-
-
-def environment_facts() -> dict[str, Any]:
-    """Variables that are set, the cache root, and what is wrong with them."""
-    from torch_neuronx import config
-
-    names = sorted(n for n in os.environ if n in config.OPTIONS or n.startswith(config.PREFIXES))
-    facts: dict[str, Any] = {
-        "set": {n: os.environ[n] for n in names},
-        "problems": config.problems(),
-    }
-    try:
-        facts["cache root"] = str(config.get("TORCH_NEURONX_CACHE_DIR"))
-    except config.ConfigError:
-        facts["cache root"] = None  # listed under "problems"
-    return facts
-
-
-def device_facts() -> dict[str, Any]:
-    """Starts the device: platform, plugin and every device. ``{"error": ...}`` if that fails."""
-    import torch
-
-    try:
-        neuron = torch.get_device_module("neuron")
-        count = neuron.device_count()
-        properties = [neuron.get_device_properties(i) for i in range(count)]
-    except Exception as error:  # reported, whatever it is: that is what the command is for
-        return {"error": f"{type(error).__name__}: {error}"}
-    return {
-        "count": count,
-        "devices": [
-            {
-                name: str(getattr(p, name))
-                for name in ("name", "platform", "plugin", "plugin_version", "target")
-                if hasattr(p, name)
-            }
-            for p in properties
-        ],
-    }
-
-
-def render(facts: dict[str, Any]) -> str:
-    """``collect``'s result as indented text."""
-    lines: list[str] = []
-    for subject, entries in facts.items():
-        lines.append(subject)
-        for name, value in entries.items():
-            lines.extend(_entry(name, value))
-    return "\n".join(lines)
-
-
-def _entry(name: str, value: Any) -> list[str]:
-    if isinstance(value, dict):
-        rows = [
-            f"{key}={text}" if name == "set" else f"{key}: {text}" for key, text in value.items()
-        ]
-    elif isinstance(value, list):
-        rows = [str(item) for item in value]
-    else:
-        return [f"  {name}: {'-' if value in (None, '') else value}"]
-    return [f"  {name}:" + ("" if rows else " none"), *(f"    {row}" for row in rows)]
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 if __name__ == "__main__":

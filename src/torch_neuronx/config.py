@@ -483,10 +483,18 @@ class Unknown:
 
 
 def unknown_variables(environ: Mapping[str, str] | None = None) -> list[Unknown]:
-    """Set variables with one of our prefixes that nothing here declares: misspellings, mostly."""
+    """Set variables that look like ours and that nothing here declares: misspellings, mostly.
+
+    They have one of our prefixes, or nearly the name of an option.
+    """
     names = os.environ if environ is None else environ
-    found = sorted(n for n in names if n.startswith(PREFIXES) and n not in OPTIONS)
-    return [Unknown(n, _closest(n)) for n in found]
+    found = []
+    for name in sorted(n for n in names if n not in OPTIONS):
+        if name.startswith(PREFIXES):
+            found.append(Unknown(name, _closest(name)))
+        elif "NEURON" in name.upper() and (close := _closest(name)):
+            found.append(Unknown(name, close))
+    return found
 
 
 def problems(environ: Mapping[str, str] | None = None) -> list[str]:
@@ -506,10 +514,15 @@ def problems(environ: Mapping[str, str] | None = None) -> list[str]:
 
 def _closest(name: str) -> str | None:
     import difflib  # only needed once something is wrong
+    import re
 
     # Compared without the prefix they all share, which would make every pair look alike.
     def stem(n: str) -> str:
-        return next((n[len(p) :] for p in PREFIXES if n.startswith(p)), n)
+        upper = n.upper()
+        prefix = next((p for p in PREFIXES if upper.startswith(p)), None)
+        if prefix is None:  # a misspelt one: TORCH_NEURON_, TORCHNEURON_
+            return re.sub(r"^(TORCH_?)?NEURON_?X?_", "", upper)
+        return upper[len(prefix) :]
 
     stems = {stem(n): n for n in OPTIONS}
     close = difflib.get_close_matches(stem(name), stems, n=1, cutoff=0.7)

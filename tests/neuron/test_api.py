@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import io
 import pickle
 from pathlib import Path
@@ -12,32 +11,6 @@ import pytest
 import torch
 
 from support import assert_same, output_of
-
-# What torch itself looks up on a device module (autograd, AMP, checkpointing, loading, DDP).
-LOOKED_UP = """is_available device_count current_device set_device is_initialized init _lazy_init
-    _is_in_bad_fork manual_seed manual_seed_all seed initial_seed get_rng_state set_rng_state
-    get_rng_state_all set_rng_state_all default_generators _get_generator synchronize Stream Event
-    stream current_stream default_stream set_stream device device_of get_device_properties
-    get_device_name get_device_capability memory_allocated max_memory_allocated memory_reserved
-    empty_cache mem_get_info reset_peak_memory_stats get_amp_supported_dtype"""
-
-
-def test_names_that_torch_looks_up() -> None:
-    assert [n for n in LOOKED_UP.split() if not hasattr(torch.neuron, n)] == []
-    assert [n for n in torch.neuron.__all__ if not hasattr(torch.neuron, n)] == []
-
-
-def test_public_names_are_documented() -> None:
-    undocumented = [
-        n
-        for n in torch.neuron.__all__
-        if (
-            inspect.isfunction(getattr(torch.neuron, n))
-            or inspect.isclass(getattr(torch.neuron, n))
-        )
-        and not inspect.getdoc(getattr(torch.neuron, n))
-    ]
-    assert undocumented == []
 
 
 def test_accelerator() -> None:
@@ -264,91 +237,6 @@ def test_reading_values() -> None:
     assert x.cpu().numpy().tolist() == [[1, 2], [3, 4]]
     with pytest.raises(TypeError, match=r"neuron.*numpy|numpy.*neuron|cpu\(\)"):
         x.numpy()
-
-
-# -- Random state ---------------------------------------------------------------------------------
-
-
-def test_generator_state_is_seed_and_offset() -> None:
-    torch.neuron.manual_seed(7)
-    state = torch.neuron.get_rng_state()
-    assert state.device.type == "cpu" and state.dtype == torch.uint8 and state.numel() == 16
-    assert state.view(torch.int64).tolist() == [7, 0]
-    torch.rand(10, device="neuron")
-    assert torch.neuron.get_rng_state().view(torch.int64).tolist() == [7, 12]
-    assert torch.neuron.initial_seed() == 7
-
-
-def test_seeds_repeat_draws() -> None:
-    def draws() -> list[torch.Tensor]:
-        return [
-            torch.rand(5, device="neuron"),
-            torch.randn(3, 4, device="neuron"),
-            torch.randint(0, 100, (6,), device="neuron"),
-            torch.nn.functional.dropout(torch.ones(20, device="neuron"), 0.5),
-            torch.randperm(9, device="neuron"),
-            torch.bernoulli(torch.full((8,), 0.5, device="neuron")),
-        ]
-
-    torch.manual_seed(3)
-    first = draws()
-    later = draws()
-    torch.neuron.manual_seed_all(3)
-    again = draws()
-    for a, b in zip(first, again, strict=True):
-        assert torch.equal(a.cpu(), b.cpu())
-    assert not torch.equal(first[0].cpu(), later[0].cpu())
-    assert sorted(first[4].tolist()) == list(range(9))
-
-
-def test_restored_state_and_own_generators() -> None:
-    generator = torch.Generator("neuron").manual_seed(5)
-    state = generator.get_state()
-    a = torch.rand(6, device="neuron", generator=generator)
-    b = torch.rand(6, device="neuron", generator=generator)
-    generator.set_state(state)
-    assert torch.equal(torch.rand(6, device="neuron", generator=generator).cpu(), a.cpu())
-    assert torch.equal(torch.rand(6, device="neuron", generator=generator).cpu(), b.cpu())
-    torch.neuron.manual_seed(5)
-    assert torch.equal(torch.rand(6, device="neuron").cpu(), a.cpu())
-    assert generator.clone_state().get_state().tolist() == generator.get_state().tolist()
-
-
-def test_fork_rng_restores_and_the_first_draw_after_it_advances() -> None:
-    torch.manual_seed(1)
-    torch.rand(4, device="neuron")
-    before = torch.neuron.get_rng_state()
-    with torch.random.fork_rng(device_type="neuron"):
-        torch.rand(100, device="neuron")
-    assert torch.equal(torch.neuron.get_rng_state(), before)
-    torch.rand(4, device="neuron")
-    assert not torch.equal(torch.neuron.get_rng_state(), before)
-
-
-def test_the_cpu_generator_is_untouched() -> None:
-    torch.manual_seed(11)
-    before = torch.get_rng_state()
-    torch.randn(100, device="neuron")
-    torch.nn.functional.dropout(torch.ones(9, device="neuron"))
-    torch.nn.init.kaiming_uniform_(torch.empty(3, 3, device="neuron"))
-    torch.neuron.manual_seed(5)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_checkpointed_dropout_repeats_its_mask() -> None:
-    from torch.utils.checkpoint import checkpoint
-
-    def block(x: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.dropout(x * 2, 0.5).sin()
-
-    gradients = []
-    for use in (False, True):
-        torch.manual_seed(0)
-        x = torch.linspace(0, 1, 50, device="neuron").requires_grad_()
-        y = checkpoint(block, x, use_reentrant=False) if use else block(x)
-        y.sum().backward()
-        gradients.append(x.grad.cpu())
-    assert torch.equal(*gradients)
 
 
 # -- Several devices ------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_backward_of_two_threads() -> None:
         assert_same(result, expected)
 
 
-def test_devices_are_current_by_thread() -> None:
+def test_a_thread_that_chose_no_device_follows_the_main_thread() -> None:
     text = output_of(
         """
         import threading, torch
@@ -113,7 +113,7 @@ def test_devices_are_current_by_thread() -> None:
         """,
         TORCH_NEURONX_NUM_DEVICES="2",
     )
-    assert text.strip().endswith("[0] 1 neuron:1")
+    assert text.strip().endswith("[1] 1 neuron:1")
 
 
 LOADER = """

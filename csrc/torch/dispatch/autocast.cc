@@ -12,6 +12,16 @@ using at::Scalar;
 using at::ScalarType;
 using at::Tensor;
 
+// As on CUDA: float16 probabilities of 0 and 1 would give infinite losses.
+Tensor refuse_binary_cross_entropy(const Tensor&, const Tensor&, const std::optional<Tensor>&,
+                                   int64_t) {
+  TORCH_CHECK(false,
+              "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to "
+              "autocast. Use torch.nn.functional.binary_cross_entropy_with_logits or "
+              "torch.nn.BCEWithLogitsLoss, which contain the sigmoid and are safe; or compute the "
+              "loss in float32 within torch.autocast(\"neuron\", enabled=False).");
+}
+
 TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 #define TN_LOWER_PRECISION(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, lower_precision_fp)
   AT_FORALL_LOWER_PRECISION_FP(TN_LOWER_PRECISION)
@@ -26,6 +36,7 @@ TORCH_LIBRARY_IMPL(aten, AutocastPrivateUse1, m) {
 #define TN_PROMOTE(...) KERNEL_PRIVATEUSEONE(__VA_ARGS__, promote)
   AT_FORALL_PROMOTE(TN_PROMOTE)
 #undef TN_PROMOTE
+  m.impl("binary_cross_entropy", TORCH_FN(refuse_binary_cross_entropy));
 }
 
 }  // namespace

@@ -10,7 +10,9 @@
 
 #include "torch/dispatch/overloads.h"
 #include "torch/layout.h"
+#include "torch/profile.h"
 #include "torch/runtime.h"
+#include "torch/shared_memory.h"
 
 namespace tn::torch_glue {
 namespace {
@@ -31,6 +33,7 @@ void raise_failure(const DeviceStorage& storage) {
 
 // Bytes of a tensor that fills its buffer, to `destination`. Waits, and raises device errors.
 void read_buffer(const at::Tensor& tensor, void* destination, size_t bytes) {
+  ProfileRange range("neuron::copy_to_host");
   Device& device = neuron_device(tensor);
   DeviceStorage* storage = storage_of(tensor);
   std::optional<DeviceError> error;
@@ -60,6 +63,7 @@ void read_buffer(const at::Tensor& tensor, void* destination, size_t bytes) {
 
 // Makes `source` (dense, of the layout's dtype and memory order) the contents of `storage`.
 void upload(DeviceStorage& storage, const at::Tensor& source) {
+  ProfileRange range("neuron::copy_to_device");
   Runtime& rt = runtime();
   ReleaseGil no_gil;
   Result<Buffer> buffer = rt.client().from_host(source.const_data_ptr(), storage.layout.dtype,
@@ -69,6 +73,8 @@ void upload(DeviceStorage& storage, const at::Tensor& source) {
   std::unique_lock lock(rt.mutex);
   storage.buffer = Ref<DeviceBuffer>(new DeviceBuffer(std::move(buffer).value()));
   storage.failure = nullptr;
+  lock.unlock();
+  if (any_shared_memory()) settle_shared_memory(storage);
 }
 
 void copy_on_device(const at::Tensor& self, const at::Tensor& dst) {

@@ -9,7 +9,9 @@
 #include <utility>
 
 #include "torch/generator.h"
+#include "torch/profile.h"
 #include "torch/runtime.h"
+#include "torch/shared_memory.h"
 
 namespace tn::torch_glue {
 namespace {
@@ -94,6 +96,7 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
   const Plan* plan = plans_.find(key, hash);
   if (!plan) {
     lock.unlock();
+    ProfileRange range("neuron::plan", name_);
     std::shared_ptr<const Plan> made = planner()(*this, key, arguments);
     if (!made->resizes.empty()) {
       for (const auto& [argument, sizes] : made->resizes) {
@@ -147,14 +150,19 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
           generator_or_default(key.generator, static_cast<c10::DeviceIndex>(device.index()))
               .reserve(plan->rng_increment);
     }
+    ProfileRange range("neuron::launch", name_);
     if (!device.submit(launch)) {
       lock.unlock();
       check(plan->kernel->reload(), name_.c_str());
       return false;
     }
-    if (blocking) {
+    if (blocking || any_shared_memory()) {
       lock.unlock();
-      synchronize(device);
+      // A kernel that is still compiled does not say yet what it writes.
+      if (blocking || plan->kernel->state() == KernelState::kPending) synchronize(device);
+      for (int32_t w : plan->kernel->signature().writes) {
+        if (key.parameters[w].storage) settle_shared_memory(*key.parameters[w].storage);
+      }
     }
   }
   if (lock.owns_lock()) lock.unlock();

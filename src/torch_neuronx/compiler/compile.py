@@ -25,6 +25,7 @@ from typing import Any, Protocol
 from torch_neuronx import config
 from torch_neuronx.compiler import artifacts, options, progress
 from torch_neuronx.compiler.cache import DiskCache
+from torch_neuronx.compiler.ranges import carried_state, profiled
 from torch_neuronx.lowering import client
 from torch_neuronx.lowering.client import LoweredReply
 from torch_neuronx.lowering.program import Array, Program
@@ -295,7 +296,7 @@ class Compiler:
         extra: dict[str, Any] | None,
         choice: bytes,
     ) -> None:
-        work = (key, flight, program, extra, choice)
+        work = (carried_state(), key, flight, program, extra, choice)
         try:
             task = self._executor().submit(self._fly, *work)
         except RuntimeError:  # the interpreter is about to exit and takes no more
@@ -311,6 +312,7 @@ class Compiler:
 
     def _fly(
         self,
+        state: contextlib.AbstractContextManager[None],
         key: str,
         flight: _Flight,
         program: Program | Callable[[], Program],
@@ -319,10 +321,11 @@ class Compiler:
     ) -> None:
         """In a worker: look, else lower, look, else compile; publish, then store."""
         try:
-            looked = isinstance(program, Program)
-            found = None if looked else self._load(key, extra)
-            if found is None:
-                found = self._make(key, flight, program, extra, choice)
+            with state:
+                looked = isinstance(program, Program)
+                found = None if looked else self._load(key, extra)
+                if found is None:
+                    found = self._make(key, flight, program, extra, choice)
             self._land(key, flight, found)
         except BaseException as error:
             self._crash(key, flight, error)
@@ -347,7 +350,8 @@ class Compiler:
             if not isinstance(program, Program):
                 program = program()
             flight.name = flight.name or program_name(program)
-            reply = self._lower(program, self.backend.platform, self.backend.stablehlo_version)
+            with profiled("lower", flight.name):
+                reply = self._lower(program, self.backend.platform, self.backend.stablehlo_version)
             flight.future.lowered.set()
             described = _describe(reply, extra)
             handle, source, compile_s, load_s, size = self._executable(
@@ -397,7 +401,8 @@ class Compiler:
             return None
         start = time.perf_counter()
         try:
-            handle = self.backend.deserialize(entry.payload)
+            with profiled("load", entry.meta.get("name", "")):
+                handle = self.backend.deserialize(entry.payload)
         except Exception as error:
             assert self.cache is not None
             self.cache.reject(module_key, "hlo", f"the plugin does not load it: {error}")
@@ -437,7 +442,8 @@ class Compiler:
         if loaded is not None:
             return loaded[0], "l2", 0.0, loaded[1], loaded[2]
         start = time.perf_counter()
-        handle = self.backend.compile(module, choice)
+        with profiled("compile", name):
+            handle = self.backend.compile(module, choice)
         compile_s = time.perf_counter() - start
         kept = self.cache is not None or artifacts.enabled()
         data = self.backend.serialize(handle) if kept else None

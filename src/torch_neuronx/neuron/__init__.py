@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-import torch
-
 from torch_neuronx.neuron.device import (
+    DeviceProperties,
+    can_device_access_peer,
     current_device,
     device,
     device_count,
     device_of,
+    exchange_device,
     get_amp_supported_dtype,
+    get_arch_list,
     get_device_capability,
     get_device_name,
     get_device_properties,
     init,
+    ipc_collect,
     is_available,
     is_bf16_supported,
     is_initialized,
+    is_tf32_supported,
     set_device,
     synchronize,
 )
@@ -30,6 +34,15 @@ from torch_neuronx.neuron.memory import (
     memory_reserved,
     memory_stats,
     reset_peak_memory_stats,
+)
+from torch_neuronx.neuron.random import (
+    _get_generator as _get_generator,
+)
+from torch_neuronx.neuron.random import (
+    _get_rng_state_offset as _get_rng_state_offset,
+)
+from torch_neuronx.neuron.random import (
+    _set_rng_state_offset as _set_rng_state_offset,
 )
 from torch_neuronx.neuron.random import (
     default_generators,
@@ -54,9 +67,11 @@ from torch_neuronx.neuron.streams import (
 )
 
 __all__ = [
+    "DeviceProperties",
     "Event",
     "Stream",
     "StreamContext",
+    "can_device_access_peer",
     "current_device",
     "current_stream",
     "default_generators",
@@ -66,6 +81,7 @@ __all__ = [
     "device_of",
     "empty_cache",
     "get_amp_supported_dtype",
+    "get_arch_list",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
@@ -74,9 +90,11 @@ __all__ = [
     "get_rng_state_all",
     "init",
     "initial_seed",
+    "ipc_collect",
     "is_available",
     "is_bf16_supported",
     "is_initialized",
+    "is_tf32_supported",
     "manual_seed",
     "manual_seed_all",
     "max_memory_allocated",
@@ -108,8 +126,8 @@ def _is_in_bad_fork() -> bool:
     return bool(_C.in_bad_fork())
 
 
-def _get_generator(device: torch.device) -> torch.Generator:
-    return default_generators[device.index if device.index is not None else current_device()]
+# torch's compiler switches devices by these names.
+_exchange_device = _maybe_exchange_device = exchange_device
 
 
 def __getattr__(name: str) -> object:

@@ -18,11 +18,15 @@ DeviceLike = torch.device | int | str | None
 class DeviceProperties:
     """What the device is: the modelled target, and the plugin that really runs it.
 
-    ``total_memory`` is the target's HBM of one logical core, in bytes.
+    ``name`` is the chip that the target models ("trn2"), or "host"; ``total_memory`` is the
+    target's HBM of one logical core, in bytes. ``major`` and ``minor`` are what
+    ``get_device_capability`` gives.
     """
 
     name: str
+    index: int
     target: str
+    target_description: str
     total_memory: int
     plugin: str
     plugin_version: str
@@ -92,15 +96,32 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """Index of the current device of this thread."""
+    """Index of the current device of this thread.
+
+    A thread that chose none has the one that the main thread set last: CUDA's threads start on
+    device 0 instead, which sends what worker threads load to the wrong device.
+    """
     return int(_C.current_device())
 
 
 def set_device(device: DeviceLike) -> None:
-    """Make ``device`` current for this thread."""
-    index = index_of(device)
-    if index >= 0:
-        _C.set_device(index)
+    """Make ``device`` current for this thread; a negative index changes nothing.
+
+    Starts no device. Set in the main thread it also holds for threads that choose none.
+
+    Raises:
+        RuntimeError: there is no such device.
+    """
+    if not (isinstance(device, int) and device < 0):
+        _C.set_device(index_of(device))
+
+
+def exchange_device(device: int) -> int:
+    """Make a device current for this thread alone; returns the one before. -1 changes nothing."""
+    before = current_device()
+    if device >= 0 and device != before:
+        _C.exchange_device(device)
+    return before
 
 
 def synchronize(device: DeviceLike = None) -> None:
@@ -109,35 +130,78 @@ def synchronize(device: DeviceLike = None) -> None:
 
 
 def get_device_name(device: DeviceLike = None) -> str:
-    """Name of the device: the modelled target and the plugin's platform."""
-    return get_device_properties(device).name
+    """Name of the device: ``neuron:<index>``, the modelled target and the plugin's platform."""
+    properties = get_device_properties(device)
+    return (
+        f"neuron:{properties.index} ({properties.target_description}, run by PJRT platform "
+        f"{properties.platform})"
+    )
 
 
 def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
-    """Properties of a device; starts the runtime."""
+    """Properties of a device; starts the runtime.
+
+    Raises:
+        AssertionError: there is no such device.
+    """
     from torch_neuronx import plugins
 
-    _checked(device)
+    index = _checked(device)
     init()
     info = _C.platform()
     profile = target.current()
     plugin = Path(info["plugin_path"])
     names = [n for n, p in plugins.discover().items() if p.resolve() == plugin.resolve()]
     return DeviceProperties(
-        name=f"neuron ({profile.description}, run by PJRT platform {info['platform_name']})",
+        name=profile.name,
+        index=index,
         target=profile.name,
+        target_description=profile.description,
         total_memory=profile.hbm_bytes,
         plugin=names[0] if names else str(plugin),
         plugin_version=plugins.version(names[0]) if names else "",
         pjrt_version=info["pjrt_version"],
-        platform=f"{info['platform_name']} {info['platform_version']}".strip(),
+        platform=_platform(info["platform_name"], info["platform_version"]),
     )
 
 
+def _platform(name: str, version: str) -> str:
+    # XLA's CPU plugins give their name as their version.
+    return name if version in ("", name) else f"{name} {version}"
+
+
 def get_device_capability(device: DeviceLike = None) -> tuple[int, int]:
-    """Always (0, 0): the target has no CUDA-like capability number."""
+    """Always (0, 0): the target has no CUDA-like capability number.
+
+    ``torch.accelerator.get_device_capability()`` lists the dtypes.
+    """
     _checked(device)
     return 0, 0
+
+
+def get_arch_list() -> list[str]:
+    """Target profiles that ``TORCH_NEURONX_TARGET`` takes."""
+    return list(target.TARGETS)
+
+
+def can_device_access_peer(device: DeviceLike, peer_device: DeviceLike) -> bool:
+    """Whether a tensor can be copied between two devices without a detour through the program.
+
+    True for any two devices of this process; False for a device and itself, as on CUDA.
+    """
+    return _checked(device) != _checked(peer_device)
+
+
+def ipc_collect() -> None:
+    """Nothing to do: device memory is never shared with another process.
+
+    ``torch.multiprocessing`` hands tensors over through host memory (``tensor.cpu()``).
+    """
+
+
+def is_tf32_supported() -> bool:
+    """False: float32 products are computed in float32."""
+    return False
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
@@ -146,29 +210,26 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """Dtypes that ``torch.autocast("neuron")`` takes."""
-    return [torch.bfloat16, torch.float16]
+    """Dtypes that ``torch.autocast("neuron")`` takes; float32 casts everything up, as on CUDA."""
+    return [torch.bfloat16, torch.float16, torch.float32]
 
 
 class device:
-    """Context manager that makes a device current; -1 changes nothing."""
+    """Context manager that makes a device current in this thread; -1 changes nothing."""
 
-    def __init__(self, device: Any) -> None:
+    def __init__(self, device: DeviceLike) -> None:
         self.idx = index_of(device) if not (isinstance(device, int) and device < 0) else -1
         self.prev_idx = -1
 
     def __enter__(self) -> None:
-        self.prev_idx = current_device()
-        if self.idx >= 0 and self.idx != self.prev_idx:
-            set_device(self.idx)
+        self.prev_idx = exchange_device(self.idx)
 
     def __exit__(self, *_: object) -> None:
-        if self.idx >= 0 and self.idx != self.prev_idx:
-            set_device(self.prev_idx)
+        exchange_device(self.prev_idx)
 
 
 class device_of(device):
-    """Context manager that makes a tensor's device current, if it is on one."""
+    """Context manager that makes the device of a tensor or storage current, if it is on one."""
 
     def __init__(self, obj: Any) -> None:
         on_device = obj.device.type == "neuron"

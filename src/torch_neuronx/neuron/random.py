@@ -44,9 +44,13 @@ def get_rng_state_all() -> list[torch.Tensor]:
 
 
 def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
-    """Set the states of all devices."""
-    for generator, state in zip(default_generators, new_states, strict=False):
-        generator.set_state(state)
+    """Set the states of the devices, the first state that of device 0.
+
+    Raises:
+        IndexError: there are more states than devices.
+    """
+    for index, state in enumerate(new_states):
+        set_rng_state(state, index)
 
 
 def manual_seed(seed: int) -> None:
@@ -74,3 +78,18 @@ def seed_all() -> None:
 def initial_seed() -> int:
     """Seed of the current device's generator."""
     return default_generators[current_device()].initial_seed()
+
+
+# Names that torch's own code looks for on an accelerator's module.
+
+
+def _get_generator(device: DeviceLike) -> torch.Generator:
+    return default_generators[index_of(device)]
+
+
+def _get_rng_state_offset(device: DeviceLike = "neuron") -> int:
+    return _get_generator(device).get_offset()
+
+
+def _set_rng_state_offset(offset: int, device: DeviceLike = "neuron") -> None:
+    _get_generator(device).set_offset(offset)

@@ -1,0 +1,1 @@
+"""Client libraries run unmodified on tiny models with random weights. Marked ``clients``."""
