@@ -30,14 +30,38 @@ def test_accelerator() -> None:
 def test_device_properties() -> None:
     properties = torch.neuron.get_device_properties()
     assert properties.total_memory == 24 << 30
-    assert properties.target == "trn2"
-    assert "model of a Trainium2" in torch.neuron.get_device_name()
+    assert properties.name == properties.target == "trn2" and properties.index == 0
     assert properties.plugin and properties.pjrt_version and properties.platform
-    assert torch.neuron.is_bf16_supported()
+    for device in (None, 0, "neuron", "neuron:0", torch.device("neuron")):
+        assert torch.neuron.get_device_properties(device) == properties
+        name = torch.neuron.get_device_name(device)
+        assert name.startswith("neuron:0 (model of a Trainium2 logical core, run by PJRT platform")
+        assert torch.neuron.get_device_capability(device) == (0, 0)
+        assert torch.neuron.mem_get_info(device)[1] == properties.total_memory
+    assert "trn2" in torch.neuron.get_arch_list()
+    assert torch.neuron.is_bf16_supported() and not torch.neuron.is_tf32_supported()
+    assert torch.neuron.ipc_collect() is None
+    assert torch.neuron.can_device_access_peer(0, 0) is False
     with pytest.raises(AssertionError, match=r"neuron:3.*1 neuron"):
         torch.neuron.get_device_properties(3)
     with pytest.raises(ValueError, match="Expected a neuron device"):
         torch.neuron.synchronize("cpu")
+
+
+def test_default_device() -> None:
+    assert torch.get_device_module() is torch.get_device_module("neuron:0") is torch.neuron
+    torch.set_default_device("neuron")
+    try:
+        assert torch.get_default_device() == torch.device("neuron:0")
+        assert torch.ones(2).is_neuron and torch.nn.Linear(1, 1).weight.is_neuron
+        assert torch.tensor([1]).is_neuron and torch.rand(2).is_neuron
+    finally:
+        torch.set_default_device(None)
+    with torch.device("neuron"):
+        assert torch.zeros(1).is_neuron
+    assert torch.ones(1).device.type == "cpu"
+    # A bare index is the accelerator's.
+    assert torch.device(0) == torch.device("neuron:0") == torch.ones(1).to(0).device
 
 
 def test_generated_methods() -> None:
@@ -277,6 +301,7 @@ def test_several_devices() -> None:
         same = torch.equal(torch.rand(4, device="neuron:0").cpu(),
                            torch.rand(4, device="neuron:1").cpu())
         print("seeded alike", same, torch.neuron.memory_allocated(1) > 0)
+        print("peers", torch.neuron.can_device_access_peer(0, 1))
         layer = torch.nn.Linear(3, 2).to("neuron:1")
         layer(a).sum().backward()
         print("grad", layer.weight.grad.device)
@@ -295,6 +320,7 @@ def test_several_devices() -> None:
         "of 1",
         "set neuron:1 neuron:1",
         "seeded alike True True",
+        "peers True",
         "grad neuron:1",
         "loaded neuron:1",
     ):

@@ -120,6 +120,49 @@ def test_gathering_far_rows_of_half_precision(rows: int) -> None:
     same_on_both(case)
 
 
+@pytest.mark.parametrize("heads", [1, 3])
+def test_writing_a_cache_through_a_view(heads: int) -> None:
+    def case(device: str) -> list[torch.Tensor]:
+        cache = torch.zeros(4, 2, heads, 5, device=device)  # blocks, positions, heads, width
+        slots = torch.tensor([6, 0, 3], device=device)
+        keys = torch.arange(3.0 * heads * 5, device=device).reshape(3, heads, 5)
+        cache.view(-1, heads, 5).index_put_((slots,), keys)
+        cache.view(-1, heads, 5)[slots[1:]] += 1
+        return [cache, cache.view(-1, heads, 5)[slots]]
+
+    same_on_both(case)
+
+
+def test_views_of_odd_widths_of_int64() -> None:
+    def case(device: str) -> list[torch.Tensor]:
+        x = torch.arange(855, device=device).reshape(1, 855)
+        return [x[:, 1:], x[:, :-1] + x[:, 1:], x.view(855)[::2], x[:, -7:].clone().view(7)]
+
+    same_on_both(case)
+
+
+def test_nucleus_sampling() -> None:
+    def case(device: str) -> list[torch.Tensor]:
+        logits = torch.randn(2, 33).to(device)
+        ordered, order = logits.sort(descending=True)
+        drop = ordered.softmax(-1).cumsum(-1) > 0.8
+        drop[:, 1:] = drop[:, :-1].clone()
+        drop[:, 0] = False
+        mask = drop.scatter(1, order, drop)
+        return [mask, logits.masked_fill(mask, -float("inf")).softmax(-1)]
+
+    same_on_both(case)
+
+
+@pytest.mark.parametrize("width", [63, 64, 65, 127, 129])
+def test_broadcasting_a_reduced_value(width: int) -> None:
+    def case(device: str) -> torch.Tensor:
+        x = torch.randn(3, width).to(device)
+        return x.mean(-1, keepdim=True) + torch.zeros_like(x) + x.flip(0)
+
+    same_on_both(case)
+
+
 def test_bad_indices_are_refused() -> None:
     table = torch.nn.Embedding(10, 2).to("neuron")
     with pytest.raises(IndexError, match="out of range"):
