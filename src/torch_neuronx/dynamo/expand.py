@@ -1,4 +1,4 @@
-"""Rewrites higher-order operators that are arithmetic, not control flow, as ATen operators."""
+"""Rewrites what is arithmetic, but no ATen operator, as ATen operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from torch_neuronx.dynamo.obstacles import attribute, is_subgraph
 
 
 def expand(gm: GraphModule, decompositions: dict[Any, Callable[..., Any]]) -> None:
-    """Replace ``flex_attention`` and its backward, in place."""
+    """Replace ``flex_attention``, its backward and PyTorch's primitive cast, in place."""
+    for node in gm.graph.nodes:
+        # Written by PyTorch where it makes tensors of changing Python floats.
+        if node.target is torch.ops.prims.convert_element_type.default:
+            value, dtype = node.args
+            node.target, node.args = torch.ops.aten._to_copy.default, (value,)
+            node.kwargs = {"dtype": dtype}
     found = [
         n
         for n in gm.graph.nodes
