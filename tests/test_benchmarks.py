@@ -18,6 +18,7 @@ KEYS = {
     "first_step": {"case", "cache", "part"},
     "keys": {"case", "positions", "executables", "us_per_position"},
     "background": {"lowering", "longest_stall_ms", "compilations"},
+    "compile": {"case", "dtype", "contender", "cache"},
     "dataloader": {"device", "deadlock", "seconds", "warnings"},
 }
 pytestmark = pytest.mark.bench
@@ -84,3 +85,12 @@ def test_second_process_compiles_nothing() -> None:
     assert [line["compilations"] for line in by_cache["warm"]] == [0, 0]
     assert [line["lowering_servers"] for line in by_cache["warm"]] == [0, 0]
     assert all(line["fallback"] == [] for line in lines)
+
+
+@pytest.mark.full
+def test_compiled_models_start_from_the_cache() -> None:
+    lines = {(line["contender"], line["cache"]): line for line in run("compile")}
+    assert lines["neuron", "cold"]["compilations"] > 0
+    assert lines["neuron", "warm"]["compilations"] == 0
+    assert lines["neuron", "cold"]["fallback"] == []
+    assert lines["all", "warm"].keys() >= {"eager_ms", "inductor_ms", "neuron_ms"}
