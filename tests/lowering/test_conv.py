@@ -123,3 +123,26 @@ def test_overrideable_operators_share_the_rule():
     got = backward(*(a.numpy() for a in (g, x, weight)), *rest, (True, True, True))
     for a, b in zip(got, expected, strict=True):
         torch.testing.assert_close(torch.tensor(a.tolist()), b, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("size", "kernel", "stride", "padding", "dilation"),
+    [
+        ((4,), (3,), (1,), (1,), (1,)),
+        ((3, 3), (3, 3), (1, 1), (1, 1), (1, 1)),
+        ((5, 4), (3, 2), (2, 3), (2, 0), (2, 1)),
+        ((3, 2), (1, 1), (2, 1), (0, 0), (1, 1)),
+        ((2, 2, 3), (2, 2, 2), (1, 1, 2), (1, 0, 1), (1, 1, 2)),
+    ],
+)
+def test_weight_larger_than_its_patches(size, kernel, stride, padding, dilation, dtype):
+    x = torch.randn(1, 3, *size).to(dtype)
+    weight = torch.randn(64, 3, *kernel).to(dtype)
+    zero = (0,) * len(size)
+    geometry = (list(stride), list(padding), list(dilation), False, list(zero), 1)
+    check("aten::convolution", x, weight, torch.randn(64).to(dtype), *geometry)
+    out = torch.ops.aten.convolution(x, weight, None, *geometry)
+    grad = torch.randn_like(out)
+    mask = [True, True, True]
+    check("aten::convolution_backward", grad, x, weight, [64], *geometry, mask)
