@@ -3,7 +3,8 @@
 The surface: overloads of torch's packaged ``native_functions.yaml`` with both a CPU and a CUDA
 kernel that are neither composite nor structured delegates (629 in torch 2.13). An overload is
 native when ``overloads.json`` has a row for it that is not of kind "graph", or when a C++ kernel
-is registered for it on PrivateUse1.
+is registered for it on PrivateUse1. The text report goes on with what the committed OpInfo run
+measured (docs/opinfo_summary.json).
 
     python tools/operator_surface.py [--json] [--missing]
 """
@@ -15,6 +16,7 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "src/torch_neuronx/compiler/overloads.json"
+SUMMARY = ROOT / "docs/opinfo_summary.json"
 
 # First match names the family; what none matches is "dense".
 FAMILIES = (
@@ -63,11 +66,24 @@ def family(name: str) -> str:
     return next((f for f, pattern in FAMILIES if re.search(pattern, name)), "dense")
 
 
+def _entries() -> list[dict[str, Any]]:
+    path = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
+    entries: list[dict[str, Any]] = yaml.safe_load(path.read_text())
+    return entries
+
+
+def training_forms() -> list[str]:
+    """What optimisers and gradient scaling call beside the surface: ``_foreach_*``, ``_fused_*``
+    of the optimisers, ``_amp_*``."""
+    pattern = re.compile(r"_foreach_|_fused_(adam|sgd|adagrad)|_amp_")
+    functions = (entry["func"].split("(")[0] for entry in _entries())
+    return sorted("aten::" + name for name in functions if pattern.match(name))
+
+
 def surface() -> list[str]:
     """Qualified names of the overloads, sorted."""
-    path = Path(torchgen.__file__).parent / "packaged/ATen/native/native_functions.yaml"
     names = []
-    for entry in yaml.safe_load(path.read_text()):
+    for entry in _entries():
         keys = {key.strip() for listed in entry.get("dispatch") or {} for key in listed.split(",")}
         if (
             "structured_delegate" not in entry
@@ -89,7 +105,7 @@ def native(names: list[str]) -> set[str]:
 
 def report() -> dict[str, Any]:
     """Counts by family and the overloads without a kernel."""
-    names = surface()
+    names, training = surface(), training_forms()
     have = native(names)
     total, got = Counter(map(family, names)), Counter(map(family, have))
     return {
@@ -97,8 +113,28 @@ def report() -> dict[str, Any]:
         "total": len(names),
         "native": len(have),
         "families": {f: {"native": got[f], "total": total[f]} for f in sorted(total)},
+        "training forms": {"native": len(native(training)), "total": len(training)},
         "missing": [n for n in names if n not in have],
     }
+
+
+def print_measured(summary: dict[str, Any]) -> None:
+    """The cases of the committed OpInfo run: executed, passed, excluded, by kind and dtype."""
+    wall = f", {summary['wall_s'] / 60:.0f} minutes" if "wall_s" in summary else ""
+    print(f"\nOpInfo cases, torch {summary['torch']}{wall}")
+    print(f"{'kind':15}{'dtype':11}{'executed':>9}{'passed':>8}{'fallback':>9}{'excluded':>9}")
+    total: Counter[str] = Counter()
+    for kind, dtypes in summary["totals"].items():
+        for dtype, counts in dtypes.items():
+            print(_measured_row(kind, dtype, counts))
+            total.update(counts)
+    print(_measured_row("all", "", total))
+
+
+def _measured_row(kind: str, dtype: str, counts: Mapping[str, int]) -> str:
+    executed = sum(n for outcome, n in counts.items() if outcome != "skipped")
+    passed, fell, excluded = (counts.get(o, 0) for o in ("passed", "fallback", "excluded"))
+    return f"{kind:15}{dtype:11}{executed:9}{passed:8}{fell:9}{excluded:9}"
 
 
 def main() -> int:
@@ -113,6 +149,9 @@ def main() -> int:
     for name, counts in result["families"].items():
         print(f"{name:26}{counts['native']:4} / {counts['total']}")
     print(f"{'all':26}{result['native']:4} / {result['total']}")
+    training = result["training forms"]
+    print(f"{'_foreach, _fused, _amp':26}{training['native']:4} / {training['total']}")
+    print_measured(json.loads(SUMMARY.read_text()))
     if options.missing:
         for name in result["missing"]:
             print(f"  {name}  ({family(name)})")

@@ -417,6 +417,7 @@ class Report:
             ]
         return {
             "torch": str(torch.__version__),
+            "wall_s": round(sum(r["wall_s"] for r in self.records if "wall_s" in r)),
             "totals": totals,
             "entries": {n: _packed(e) for n, e in entries.items()},
             "overloads": {n: " ".join(sorted(d)) for n, d in sorted(overloads.items())},

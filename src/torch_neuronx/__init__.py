@@ -18,6 +18,7 @@ __all__ = [
     "clear_op_tracking",
     "compile_events",
     "explain",
+    "fallback_table",
     "get_executed_ops",
     "get_fallback_ops",
 ]
@@ -36,13 +37,23 @@ def get_executed_ops() -> list[str]:
 def get_fallback_ops() -> list[str]:
     """Overloads that ran on the CPU since the last ``clear_op_tracking()``, sorted.
 
-    ``torch_neuronx.eager.tracking.fallbacks()`` has dtypes, shapes and Python lines of each.
+    ``fallback_table()`` has dtypes, shapes and Python lines of each.
 
     Stage: stable.
     """
     from torch_neuronx.eager import tracking
 
     return tracking.fallback_ops()
+
+
+def fallback_table() -> str:
+    """Every distinct fallback with its count, dtypes, shapes and Python line, as text to print.
+
+    Stage: stable.
+    """
+    from torch_neuronx.eager import tracking
+
+    return tracking.fallback_table()
 
 
 def clear_op_tracking() -> None:

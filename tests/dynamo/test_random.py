@@ -19,6 +19,16 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "bernoulli_": lambda x: torch.empty_like(x).bernoulli_(0.3),
     "uniform_": lambda x: torch.empty_like(x).uniform_(0, 1),
     "normal_": lambda x: torch.empty_like(x).normal_(0, 1),
+    "exponential_": lambda x: torch.empty_like(x).exponential_(2.0),
+    "geometric_": lambda x: torch.empty_like(x).geometric_(0.3),
+    "cauchy_": lambda x: torch.empty_like(x).cauchy_(1.0, 2.0),
+    "log_normal_": lambda x: torch.empty_like(x).log_normal_(0.0, 0.5),
+    "poisson": lambda x: torch.poisson(x.exp() * 5),
+    "multinomial": lambda x: torch.multinomial(x.exp(), 4),
+    "multinomial with replacement": lambda x: torch.multinomial(x.exp(), 12, True),
+    "gamma": lambda x: torch._standard_gamma(x.exp()),
+    "dirichlet": lambda x: torch._sample_dirichlet(x.exp()),
+    "binomial": lambda x: torch.binomial(torch.full_like(x, 20), x.sigmoid()),
     "several": lambda x: (torch.rand_like(x), F.dropout(x, 0.5), torch.randn_like(x)),
 }
 

@@ -344,6 +344,7 @@ FALLBACK = """
     print("listed", torch_neuronx.get_fallback_ops())
     from torch_neuronx.eager import tracking
     print("counted", [(f.overload, f.dtypes, f.shapes, n) for f, n in tracking.fallbacks()])
+    print(torch_neuronx.fallback_table())
     torch_neuronx.clear_op_tracking()
     print("cleared", torch_neuronx.get_fallback_ops())
 """
@@ -368,6 +369,8 @@ def test_fallback_allowed_is_silent_and_counted() -> None:
     text = output_of(FALLBACK, TORCH_NEURONX_FALLBACK="allow")
     assert "warned 0 []" in text
     assert re.search(r"counted \[\('demo::twice', \('float32',.*\), 2\)\]", text)
+    assert re.search(r"^count +overload +dtypes +shapes +line$", text, re.MULTILINE)
+    assert re.search(r"^2 +demo::twice +float32 +\(2, 3\) +<string>:\d+$", text, re.MULTILINE)
     assert "cleared []" in text
 
 

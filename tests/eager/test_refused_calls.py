@@ -28,8 +28,26 @@ def _masked_select_onto_overlapping_memory(device: str) -> None:
     torch.masked_select(x, x == x, out=torch.zeros(1, device=device).expand(3))
 
 
+def _cat_onto_a_part_of_an_input(device: str) -> None:
+    x = torch.zeros(8, device=device)
+    torch.cat([x[4:], x[:2]], out=x[:6])
+
+
+def _stack_onto_an_input(device: str) -> None:
+    x = torch.zeros(8, device=device)
+    torch.stack([x[:2], x[4:6]], out=x[:4].view(2, 2))
+
+
+def _triangular_solution_of_another_dtype(device: str) -> None:
+    x = torch.eye(3, device=device)
+    torch.linalg.solve_triangular(x, x, upper=True, out=x.double())
+
+
 CALLS: dict[str, Callable[[str], object]] = {
     "cat onto an input": _cat_onto_an_input,
+    "cat onto a part of an input": _cat_onto_a_part_of_an_input,
+    "stack onto an input": _stack_onto_an_input,
+    "triangular solution of another dtype": _triangular_solution_of_another_dtype,
     "add onto a smaller input": _add_onto_a_smaller_input,
     "masked_select onto its input": _masked_select_onto_its_input,
     "masked_select onto overlapping memory": _masked_select_onto_overlapping_memory,
@@ -68,6 +86,12 @@ def test_writes_through_an_expanded_view_are_refused_at_the_call(name: str) -> N
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
         EXPANDED[name](base.expand(3, 3))
     assert base.item() == 1
+
+
+def test_cat_into_other_parts_of_an_inputs_storage() -> None:
+    x = torch.arange(8.0, device="neuron")
+    torch.cat([x[6:], x[:1]], out=x[2:5])
+    assert x.tolist() == [0, 1, 6, 7, 0, 5, 6, 7]
 
 
 @pytest.mark.parametrize("name", ["masked_select", "nonzero", "cholesky"])

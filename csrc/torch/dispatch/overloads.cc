@@ -65,6 +65,12 @@ void check_overlap(const std::vector<size_t>& written, c10::ArrayRef<c10::IValue
       if (i != w && arguments[i].isTensor() && arguments[i].toTensor().defined()) {
         at::assert_no_partial_overlap(target, arguments[i].toTensor());
       }
+      // The tensors of `cat` and `stack` lie in other places than their parts of the result.
+      if (i != w && arguments[i].isTensorList()) {
+        for (const at::Tensor& part : arguments[i].toTensorVector()) {
+          at::assert_no_overlap(target, part);
+        }
+      }
     }
   }
 }

@@ -56,6 +56,8 @@ def check(
             raise RuntimeError(
                 f"multinomial expects Long tensor out, got: {_short(metas[-1].dtype).title()}"
             )
+    if row.kind == "out" and row.base == "aten::linalg_solve_triangular":
+        _check_same_dtype(metas[0], metas[-1])
     if row.kind == "out" and row.base.split(".")[0] in ("aten::all", "aten::any"):
         _check_truth_result(row, schema, metas)
     if max((_bytes(t) for t in [*schemas.tensors(metas), *results]), default=0) <= _MAX_TRIAL_BYTES:
@@ -134,6 +136,14 @@ def _check_product(schema: schemas.Schema, metas: list[Any]) -> None:
                 f"expected {given[0][0]} and {name} to have the same dtype, but got: "
                 f"{_short(given[0][1].dtype)} != {_short(tensor.dtype)}"
             )
+
+
+def _check_same_dtype(given: torch.Tensor, out: torch.Tensor) -> None:
+    if out.dtype != given.dtype:
+        raise RuntimeError(
+            f"expected scalar type {_short(given.dtype).title()} but found "
+            f"{_short(out.dtype).title()}"
+        )
 
 
 def _check_multinomial(probabilities: torch.Tensor, count: int, replacement: bool) -> None:

@@ -50,6 +50,23 @@ def fallbacks() -> list[tuple[Fallback, int]]:
         return _fallbacks.most_common()
 
 
+def fallback_table() -> str:
+    """Every distinct fallback as a line of a table with its count, dtypes, shapes and Python line.
+
+    Most frequent first; only the heading when there was none.
+    """
+    rows = [("count", "overload", "dtypes", "shapes", "line")]
+    rows += [
+        (str(n), f.overload, " ".join(f.dtypes), " ".join(map(str, f.shapes)), f.line)
+        for f, n in fallbacks()
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
 def clear() -> None:
     """Forget all counts. What was warned of is not warned of again."""
     with _lock:
