@@ -54,6 +54,11 @@ def lstm_cell(
     return hy, torch.empty_like(hy), workspace
 
 
+def like_first(x: torch.Tensor, *_: Any) -> torch.Tensor:
+    """A draw for each element of the first argument, which is contiguous."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
 def _permuted_like(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """Empty, dense, with the dimensions of ``x`` in the order in which they lie in memory."""
     order = sorted(range(x.dim()), key=lambda i: x.stride(i), reverse=True)
@@ -112,6 +117,9 @@ def fused_attention_backward(
 
 
 _KERNELS = {
+    # Without one, fake tensors run the operator itself, which draws.
+    "_sample_dirichlet": like_first,
+    "binomial": like_first,
     "_scaled_dot_product_fused_attention_overrideable": fused_attention,
     "_scaled_dot_product_fused_attention_overrideable_backward": fused_attention_backward,
     "_thnn_fused_lstm_cell": lstm_cell,
