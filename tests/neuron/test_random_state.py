@@ -164,8 +164,23 @@ def test_offsets_by_the_names_that_dtensor_uses() -> None:
 def test_the_offset_counts_elements() -> None:
     torch.neuron.manual_seed(0)
     for shape, offset in (((3,), 4), ((4,), 8), ((2, 5), 20), ((0,), 20)):
-        torch.rand(shape, device="neuron")
+        torch.randn(shape, device="neuron")
         assert words() == [0, offset], shape
+
+
+@pytest.mark.parametrize("kind", ["rand", "randn"])
+def test_shards_draw_what_the_whole_draws(kind: str) -> None:
+    """Each shard starts at the offset where the one before ended (DTensor's convention)."""
+    draw_ = getattr(torch, kind)
+    torch.neuron.manual_seed(4)
+    whole = draw_(24, device="neuron")
+    shards = []
+    for start in (0, 8, 16):
+        torch.neuron._set_rng_state_offset(start)
+        shards.append(draw_(8, device="neuron"))
+        assert words() == [4, start + 8]
+    assert torch.equal(torch.cat(shards), whole)
+    assert len(set(whole.tolist())) == 24
 
 
 def test_fork_rng_by_device_type() -> None:

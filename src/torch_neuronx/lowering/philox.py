@@ -90,7 +90,15 @@ class Stream:
         return (self.bits32(shape) >> np.uint32(8)).astype(np.float32) * np.float32(2.0**-24)
 
     def normal(self, shape: tuple[int, ...]) -> Any:
-        """Standard normal float32 by Box-Muller on two draws."""
-        u1 = 1 - self.uniform(shape)  # in (0, 1], so the logarithm is finite
-        u2 = self.uniform(shape)
-        return jnp.sqrt(-2 * jnp.log(u1)) * jnp.cos(np.float32(2 * np.pi) * u2)
+        """Standard normal float32 by Box-Muller: lanes 0 and 1 of a block give elements 0 and 1,
+        lanes 2 and 3 elements 2 and 3.
+
+        So a draw takes as many lanes as it has elements, on which PyTorch's sharded tensors rely:
+        they start the draw of each shard where that of the one before ends.
+        """
+        n = math.prod(shape)
+        lanes = self.uniform((-(-n // 4) * 2, 2))
+        radius = jnp.sqrt(-2 * jnp.log(1 - lanes[:, 0]))  # of (0, 1], so it is finite
+        angle = np.float32(2 * np.pi) * lanes[:, 1]
+        pairs = jnp.stack([radius * jnp.cos(angle), radius * jnp.sin(angle)], axis=-1)
+        return pairs.reshape(-1)[:n].reshape(shape)
