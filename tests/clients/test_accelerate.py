@@ -12,7 +12,11 @@ from torch import nn
 
 import torch_neuronx
 
-accelerate = pytest.importorskip("accelerate")
+
+def library() -> Any:
+    """accelerate, imported by the tests that run and not when they are collected."""
+    return pytest.importorskip("accelerate")
+
 
 pytestmark = [
     pytest.mark.clients,
@@ -24,18 +28,18 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def _fresh_state() -> Iterator[None]:
     yield
-    accelerate.state.AcceleratorState._reset_state(True)
+    library().state.AcceleratorState._reset_state(True)
 
 
 def prepared(**options: Any) -> tuple[Any, nn.Module, Any, Any]:
     """Accelerator, model, optimizer and loader."""
-    accelerate.utils.set_seed(3)
+    library().utils.set_seed(3)
     model = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     x = torch.randn(32, 8, generator=torch.Generator().manual_seed(0))
     data = torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True))
     loader = torch.utils.data.DataLoader(data, batch_size=8)
-    accelerator = accelerate.Accelerator(mixed_precision="bf16", **options)
+    accelerator = library().Accelerator(mixed_precision="bf16", **options)
     return accelerator, *accelerator.prepare(model, optimizer, loader)
 
 
@@ -87,7 +91,7 @@ def test_a_restored_state_repeats_exactly(tmp_path: Path) -> None:
 def test_batch_size_search_recognises_this_devices_errors() -> None:
     tried = []
 
-    @accelerate.utils.find_executable_batch_size(starting_batch_size=64)
+    @library().utils.find_executable_batch_size(starting_batch_size=64)
     def run(batch_size: int) -> int:
         tried.append(batch_size)
         torch.empty(batch_size << 30, dtype=torch.uint8, device="neuron")  # GiB

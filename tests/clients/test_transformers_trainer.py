@@ -10,8 +10,12 @@ import torch
 
 import torch_neuronx
 
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("accelerate")
+
+def library() -> Any:
+    """transformers, imported by the tests that run and not when they are collected."""
+    pytest.importorskip("accelerate")
+    return pytest.importorskip("transformers")
+
 
 pytestmark = [
     pytest.mark.clients,
@@ -33,8 +37,8 @@ def _offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def tiny_llama(dropout: float = 0.0) -> Any:
     torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(
-        transformers.LlamaConfig(
+    return library().LlamaForCausalLM(
+        library().LlamaConfig(
             vocab_size=128,
             hidden_size=64,
             intermediate_size=96,
@@ -54,7 +58,7 @@ def rows(count: int) -> list[dict[str, torch.Tensor]]:
 
 
 def trainer(folder: Path, model: Any, **options: Any) -> Any:
-    arguments = transformers.TrainingArguments(
+    arguments = library().TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=2,
         per_device_eval_batch_size=2,
@@ -66,7 +70,7 @@ def trainer(folder: Path, model: Any, **options: Any) -> Any:
         data_seed=7,
         **{"max_steps": 6, "save_strategy": "no", **options},
     )
-    return transformers.Trainer(
+    return library().Trainer(
         model=model, args=arguments, train_dataset=rows(16), eval_dataset=rows(4)
     )
 
@@ -132,7 +136,7 @@ def test_resuming_continues_the_run(tmp_path: Path) -> None:
 def test_a_saved_model_loads_on_the_device(tmp_path: Path) -> None:
     model = tiny_llama().to("neuron").eval()
     model.save_pretrained(tmp_path)
-    loaded = transformers.LlamaForCausalLM.from_pretrained(tmp_path, device_map="neuron").eval()
+    loaded = library().LlamaForCausalLM.from_pretrained(tmp_path, device_map="neuron").eval()
     assert loaded.device.type == "neuron"
     ids = torch.arange(10, device="neuron")[None]
     with torch.no_grad():
