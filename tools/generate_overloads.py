@@ -66,14 +66,15 @@ OWN = {
     "aten::nonzero.out",
     "aten::range.out_",  # PyTorch's own calls range.out
 }
-# Rules that C++ kernels call (csrc/torch/dispatch/{composed,copies,dynamic,observer,arange}.cc).
+# Rules that C++ kernels call (csrc/torch/dispatch/: composed, copies, dynamic, observer, arange,
+# nested).
 INTERNAL = {
     "aten::_fused_moving_avg_obs_fq_helper",
+    "aten::_padded_dense_to_jagged_forward",
     "aten::arange.start_out",
     "aten::copy_",
     "aten::index.Tensor",
     "aten::index_put_",
-    "aten::nonzero_static",
     "aten::range.out",
     "aten::repeat_interleave.Tensor",
 }

@@ -5,7 +5,8 @@ Registered beside PyTorch's own, so that eager planning, fake tensors and torch.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 
@@ -116,12 +117,75 @@ def fused_attention_backward(
     )
 
 
+def grouped_mm(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """float32 and float16 too, as PyTorch's kernel for any device; its meta kernel is CUDA's."""
+    from torch._meta_registrations import meta_grouped_mm
+
+    call: Any = meta_grouped_mm
+    if mat_a.dtype == torch.bfloat16 or mat_a.dtype != mat_b.dtype:
+        return cast(torch.Tensor, call(mat_a, mat_b, offs, bias, out_dtype))
+    if mat_a.dtype not in (torch.float32, torch.float16):
+        raise RuntimeError(
+            f"Expected mat_a to be Float32, BFloat16 or Float16 matrix, got {mat_a.dtype}"
+        )
+    if out_dtype not in (None, mat_a.dtype):
+        raise RuntimeError("Grouped gemm output dtype must match `mat_a` dtype")
+
+    def stand_in(matrix: torch.Tensor) -> torch.Tensor:
+        """bfloat16 with the strides' bytes, since they must be multiples of 16."""
+        wide = matrix.element_size() // 2
+        strides = [s if s == 1 else s * wide for s in matrix.stride()]
+        return torch.empty_strided(
+            matrix.shape, strides, dtype=torch.bfloat16, device=matrix.device
+        )
+
+    checked = call(stand_in(mat_a), stand_in(mat_b), offs, bias, None)
+    return mat_a.new_empty(checked.shape)
+
+
+def scaled_grouped_mm_v2(
+    mat_a: torch.Tensor,
+    mat_b: torch.Tensor,
+    scale_a: list[torch.Tensor],
+    recipe_a: list[int],
+    swizzle_a: list[int],
+    scale_b: list[torch.Tensor],
+    recipe_b: list[int],
+    swizzle_b: list[int],
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+    contraction_dim: Sequence[int] = (),
+    use_fast_accum: bool = False,
+) -> torch.Tensor:
+    """The older overload's shapes and checks, for the recipe that it has."""
+    row_wise = [torch.nn.functional.ScalingType.RowWise.value]
+    if list(recipe_a) != row_wise or list(recipe_b) != row_wise:
+        raise ValueError(
+            f"expected row-wise scaling of both matrices (recipes {row_wise}), got "
+            f"{list(recipe_a)} and {list(recipe_b)}"
+        )
+    from torch._meta_registrations import meta_scaled_grouped_mm
+
+    call: Any = meta_scaled_grouped_mm
+    result = call(mat_a, mat_b, scale_a[0], scale_b[0], offs, bias, None, out_dtype)
+    return cast(torch.Tensor, result)
+
+
 _KERNELS = {
     # Without one, fake tensors run the operator itself, which draws.
     "_sample_dirichlet": like_first,
     "binomial": like_first,
+    "_grouped_mm": grouped_mm,
     "_scaled_dot_product_fused_attention_overrideable": fused_attention,
     "_scaled_dot_product_fused_attention_overrideable_backward": fused_attention_backward,
+    "_scaled_grouped_mm_v2": scaled_grouped_mm_v2,
     "_thnn_fused_lstm_cell": lstm_cell,
     "_thnn_fused_gru_cell": gru_cell,
     "_thnn_fused_gru_cell_backward": gru_cell_backward,

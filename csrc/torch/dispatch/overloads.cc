@@ -101,13 +101,7 @@ class OverloadKernel final : public c10::OperatorKernel {
 };
 
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const size_t num_arguments = op.schema().arguments().size();
-  if (fallback_hook()) {
-    fallback_hook()(
-        full_name(op),
-        c10::ArrayRef<c10::IValue>(stack->data() + stack->size() - num_arguments, num_arguments));
-  }
-  counters().fallbacks.add();
+  record_fallback(op, *stack);
   at::native::cpu_fallback(op, stack);
 }
 
@@ -118,6 +112,15 @@ TORCH_LIBRARY_IMPL(_, AutogradPrivateUse1, m) { m.fallback(torch::CppFunction::m
 TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::makeFallthrough()); }
 
 }  // namespace
+
+void record_fallback(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+  const size_t num_arguments = op.schema().arguments().size();
+  if (fallback_hook()) {
+    fallback_hook()(full_name(op), c10::ArrayRef<c10::IValue>(
+                                       stack.data() + stack.size() - num_arguments, num_arguments));
+  }
+  counters().fallbacks.add();
+}
 
 void register_overloads(const std::vector<OverloadSpec>& specs) {
   static auto* library = new torch::Library(torch::Library::IMPL, "aten",

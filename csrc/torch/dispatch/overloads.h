@@ -1,11 +1,17 @@
 // Boxed kernels: the table's overloads, and the fallback for everything else (decisions D3, D8).
 #pragma once
 
+#include <ATen/core/stack.h>
+
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "torch/dispatch/launch.h"
+
+namespace c10 {
+class OperatorHandle;
+}  // namespace c10
 
 namespace tn::torch_glue {
 
@@ -30,5 +36,7 @@ void reset_overload_counts();
 // What the fallback does first: may throw to refuse. Called with the overload's name and arguments.
 using FallbackHook = std::function<void(const std::string&, c10::ArrayRef<c10::IValue>)>;
 void set_fallback_hook(FallbackHook hook);
+// Counts a call whose arguments end the stack and that is about to run on the CPU; may throw.
+void record_fallback(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 }  // namespace tn::torch_glue

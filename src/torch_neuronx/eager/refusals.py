@@ -27,11 +27,12 @@ _PRODUCTS = frozenset(
         "_addmm_activation", "convolution_overrideable",
     )
 )  # fmt: skip
-# Zeros are no fair input: a singular matrix, a probability of nothing, an assertion. Nor are the
+# Zeros are no fair input: a singular matrix, a probability of nothing, offsets. Nor are the
 # statistics of a norm of reduced floats: float32 here, as on CUDA; CPU keeps them in the dtype.
 _NO_TRIAL = re.compile(
     r"aten::_?(linalg_|cholesky|lu_|triangular_|inverse|assert|multinomial|ctc_|segment_"
-    r"|histc|repeat_interleave|native_(layer|batch|group)_norm_backward|batch_norm_backward)"
+    r"|histc|repeat_interleave|padded_dense_to_jagged|native_(layer|batch|group)_norm_backward"
+    r"|batch_norm_backward)"
 )
 # CPU carries out everything on these that PyTorch means to exist; the other dtypes have gaps
 # there which are no business of this device.
