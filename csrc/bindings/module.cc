@@ -7,6 +7,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "base/counters.h"
+#include "bindings/parts.h"
 #include "torch/dispatch/launch.h"
 #include "torch/dispatch/overloads.h"
 #include "torch/ending.h"
@@ -457,6 +458,8 @@ void bind(py::module_& m) {
     const Layout& layout = storage_of(t)->layout;
     return py::make_tuple(std::string(dtype_name(layout.dtype)), py::tuple(py::cast(layout.dims)));
   });
+  bind_streams(m);
+  bind_faults(m);
   py::class_<Graph>(m, "Graph")
       .def(py::init<std::string>())
       .def("__call__", &Graph::call)

@@ -3,8 +3,11 @@
 #include <dlfcn.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include "pjrt/faults.h"
 
 namespace tn {
 namespace {
@@ -85,6 +88,17 @@ NamedValue to_value(const PJRT_NamedValue& v) {
   return std::string("(value of an unknown type)");
 }
 
+// A copy, as far as both know the table, so that tests can make calls fail. Never freed, as the
+// library is never unloaded.
+const PJRT_Api* copy_of(const PJRT_Api* api) {
+  auto* copy = new PJRT_Api{};
+  const size_t bytes = std::min(api->struct_size, sizeof(PJRT_Api));
+  std::memcpy(copy, api, bytes);
+  copy->struct_size = bytes;
+  faults_may_change(copy);
+  return copy;
+}
+
 }  // namespace
 
 Status take_error(const PJRT_Api* api, PJRT_Error* error) {
@@ -114,7 +128,7 @@ Status take_error(const PJRT_Api* api, PJRT_Error* error) {
 }
 
 Plugin::Plugin(const PJRT_Api* api, std::string path)
-    : api_(api),
+    : api_(copy_of(api)),
       path_(std::move(path)),
       major_(api->pjrt_api_version.major_version),
       minor_(api->pjrt_api_version.minor_version) {}

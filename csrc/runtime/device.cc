@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -13,24 +14,46 @@ namespace tn {
 namespace {
 
 constexpr size_t kNumberCacheLimit = 4096;
-constexpr size_t kPruneAbove = 64;
-constexpr size_t kRunAheadLimit = 8192;  // launches in flight before issuing waits for the oldest
-constexpr size_t kWordLimit = 256;       // error words kept before the oldest are looked at
+constexpr int64_t kPoolStreams = 32;  // of each priority, as CUDA's pools have
 
-std::string at_line(const std::string& line) { return line.empty() ? "" : ", issued at " + line; }
+LineFinder g_line_finder = nullptr;
+// Tickets order what is queued, across streams and devices. Guarded by Runtime::mutex.
+uint64_t g_last_ticket = 0;
 
-std::string replaced(std::string text, int64_t value) {
-  const std::string mark = "{value}";
-  for (size_t at; (at = text.find(mark)) != std::string::npos;) {
-    text.replace(at, mark.size(), std::to_string(value));
-  }
-  return text;
+std::string line_of(const Launch& launch) {
+  if (launch.line) return *launch.line;
+  return g_line_finder ? g_line_finder() : std::string();
 }
 
 }  // namespace
 
+void set_line_finder(LineFinder finder) { g_line_finder = finder; }
+
 Device::Device(int index, Client* client, PJRT_Device* device, std::unique_ptr<Arena> arena)
-    : index_(index), client_(client), device_(device), arena_(std::move(arena)) {}
+    : index_(index), client_(client), device_(device), arena_(std::move(arena)) {
+  by_id_.resize(1 + kPoolStreams * (kLowestPriority - kHighestPriority + 1));
+  by_id_[0] = std::make_unique<Stream>(*this, 0, kLowestPriority);
+  by_priority_.push_back(by_id_[0].get());
+}
+
+Stream* Device::stream(int64_t id) {
+  if (id < 0 || id >= static_cast<int64_t>(by_id_.size())) return nullptr;
+  if (!by_id_[id]) {
+    const int priority = kLowestPriority - static_cast<int>((id - 1) / kPoolStreams);
+    by_id_[id] = std::make_unique<Stream>(*this, id, priority);
+    auto place = std::upper_bound(
+        by_priority_.begin(), by_priority_.end(), by_id_[id].get(),
+        [](const Stream* a, const Stream* b) { return a->priority < b->priority; });
+    by_priority_.insert(place, by_id_[id].get());
+  }
+  return by_id_[id].get();
+}
+
+Stream& Device::stream_from_pool(int priority) {
+  const int pool = kLowestPriority - std::clamp(priority, kHighestPriority, kLowestPriority);
+  const auto turn = static_cast<int64_t>(next_in_pool_[pool]++ % kPoolStreams);
+  return *stream(1 + pool * kPoolStreams + turn);
+}
 
 Result<Ref<DeviceBuffer>> Device::number(DType dtype, uint64_t bits, uint64_t high_bits) {
   const NumberKey key{dtype, bits, high_bits};
@@ -56,14 +79,6 @@ Status Device::materialize(DeviceStorage& storage) {
   return Status();
 }
 
-void Device::record_error(DeviceError error) {
-  if (first_error_) {
-    ++later_errors_;
-  } else {
-    first_error_ = std::move(error);
-  }
-}
-
 void Device::poison(const Launch& launch, std::shared_ptr<const std::string> why) {
   for (DeviceStorage* storage : launch.outputs) {
     storage->buffer = {};
@@ -71,15 +86,12 @@ void Device::poison(const Launch& launch, std::shared_ptr<const std::string> why
   }
 }
 
-void Device::prune() {
-  while (!in_flight_.empty() &&
-         (in_flight_.size() > kRunAheadLimit || in_flight_.front().event.ready())) {
-    InFlight& oldest = in_flight_.front();
-    if (Status status = oldest.event.await(); !status.ok()) {
-      record_error({"RuntimeError", oldest.kernel->name() + ": " + status.message()});
-    }
-    in_flight_.pop_front();
-  }
+std::shared_ptr<const std::string> Device::fail(const Launch& launch, const Status& status) {
+  auto why = std::make_shared<const std::string>(
+      status.message() + " " + launch.stream->context(launch.kernel, line_of(launch)));
+  launch.stream->record_error({exception_for(status.code()), *why, launch.number});
+  poison(launch, why);
+  return why;
 }
 
 void Device::launch_now(const Launch& launch, Executable& executable) {
@@ -125,9 +137,8 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
       Result<Buffer> buffer = client_->from_host(&bits, DType::kU64, {}, device_,
                                                  HostSemantics::kImmutableOnlyDuringCall, nullptr);
       if (!buffer.ok()) {
-        auto why = std::make_shared<const std::string>(buffer.status().message());
-        record_error({"RuntimeError", launch.kernel->name() + ": " + *why});
-        return poison(launch, why);
+        fail(launch, buffer.status());
+        return;
       }
       Ref<DeviceBuffer>& ref = rng[p - launch.params.size()];
       ref = Ref<DeviceBuffer>(new DeviceBuffer(std::move(buffer).value()));
@@ -141,7 +152,7 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
     }
     DeviceStorage& storage = *param.storage;
     if (storage.failure) {
-      ++later_errors_;
+      launch.stream->count_victim();
       poison(launch, storage.failure);
       for (int32_t w : signature.writes) {
         launch.params[w].storage->buffer = {};
@@ -151,9 +162,8 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
     }
     if (!storage.buffer) {
       if (Status status = materialize(storage); !status.ok()) {
-        auto why = std::make_shared<const std::string>(status.message());
-        record_error({"RuntimeError", launch.kernel->name() + ": " + *why});
-        return poison(launch, why);
+        fail(launch, status);
+        return;
       }
     }
     args[i] = storage.buffer->get();
@@ -170,11 +180,7 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
       executable.execute(args, num_args, results, device_,
                          num_shared > 8 ? heap_shared.data() : inline_shared, num_shared, &event);
   if (!status.ok()) {
-    const std::string line = launch.line ? *launch.line : "";
-    auto why = std::make_shared<const std::string>(launch.kernel->name() + ": " + status.message() +
-                                                   at_line(line));
-    record_error({"RuntimeError", *why});
-    poison(launch, why);
+    const auto why = fail(launch, status);
     for (int32_t w : signature.writes) {
       DeviceStorage& storage = *launch.params[w].storage;
       if (storage.buffer && storage.buffer->buffer().is_deleted()) {
@@ -194,78 +200,140 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
     storage.buffer = Ref<DeviceBuffer>(new DeviceBuffer(Buffer(client_->api(), results[next++])));
     storage.failure = nullptr;
   }
+  Ref<DeviceBuffer> word;
   if (!signature.checks.empty()) {
-    words_.push_back({Ref<DeviceBuffer>(new DeviceBuffer(Buffer(client_->api(), results[next]))),
-                      launch.kernel, launch.line ? *launch.line : std::string()});
-    if (words_.size() > kWordLimit) look_at_oldest_words();
+    word = Ref<DeviceBuffer>(new DeviceBuffer(Buffer(client_->api(), results[next])));
   }
   Event done(client_->api(), event);
   // Small programs are over when the call returns.
-  if (!done.ready() || !done.status().ok()) {
-    in_flight_.push_back({std::move(done), launch.kernel});
-    if (in_flight_.size() > kPruneAbove) prune();
+  const bool over = done.ready();
+  if (over) {
+    if (Status failed = done.status(); !failed.ok()) {
+      const auto why = fail(launch, failed);
+      for (int32_t w : signature.writes) {
+        launch.params[w].storage->buffer = {};
+        launch.params[w].storage->failure = why;
+      }
+      return;
+    }
+  }
+  if (!over || word) {
+    const std::string line = line_of(launch);
+    if (word) {
+      launch.stream->push_word({std::move(word), launch.kernel, line, launch.number});
+    }
+    if (!over) {
+      launch.stream->push(
+          Ref<Work>(new Work(std::move(done), launch.kernel, line, launch.number)));
+    }
   }
   counters().launches.add();
 }
 
-std::optional<DeviceError> Device::error_of(const ErrorWord& word) {
-  int64_t value[2] = {0, 0};
-  // A failed read has its cause in a failed launch, which is reported by itself.
-  if (!word.buffer->buffer().read(value, sizeof(value)).ok() || value[0] == 0) return std::nullopt;
-  const IndexCheck& check = word.kernel->signature().checks[value[0] - 1];
-  std::string text = replaced(check.message, value[1]);
-  text += " (" + word.kernel->name() + at_line(word.line) + ")";
-  return DeviceError{check.exception, text};
-}
-
-// A program that never synchronises must not keep every word it ever made.
-void Device::look_at_oldest_words() {
-  for (size_t i = 0; i < kWordLimit / 2; ++i) {
-    if (std::optional<DeviceError> error = error_of(words_.front())) record_error(*error);
-    words_.pop_front();
-  }
-}
-
-bool Device::submit(const Launch& launch) {
-  if (!queue_.empty()) advance();
-  if (queue_.empty() && launch.kernel->state() == KernelState::kReady) {
+bool Device::submit(Launch& launch) {
+  launch.number = next_number();
+  if (queued_) advance();
+  if ((!queued_ || !in_the_way(launch)) && launch.kernel->state() == KernelState::kReady) {
     std::shared_ptr<Executable> executable = launch.kernel->resident();
     if (!executable) return false;
     launch_now(launch, *executable);
     return true;
   }
-  Queued queued;
+  Queued& queued = enqueue(*launch.stream);
   queued.kernel = launch.kernel;
   for (const LaunchParam& param : launch.params) {
     queued.storages.emplace_back(param.storage);
     queued.numbers.emplace_back(param.number);
+    if (DeviceStorage* storage = param.storage) {
+      if (storage->queued_on && storage->queued_on != launch.stream &&
+          !storage->queued_on->handed_over(storage->queued_as)) {
+        queued.after.emplace_back(storage->queued_on, storage->queued_as);
+      }
+      storage->queued_on = launch.stream;
+      storage->queued_as = queued.ticket;
+    }
   }
   for (DeviceStorage* output : launch.outputs) {
     queued.outputs.emplace_back(output);
     ++output->pending_writes;
+    output->queued_on = launch.stream;
+    output->queued_as = queued.ticket;
   }
   queued.uses_rng = launch.uses_rng;
   queued.seed = launch.seed;
   queued.offset = launch.offset;
-  if (launch.line) queued.line = *launch.line;
-  queue_.push_back(std::move(queued));
+  queued.number = launch.number;
+  queued.line = line_of(launch);
   return true;
 }
 
-bool Device::head_ready(bool& needs_reload) {
-  needs_reload = false;
-  Kernel& kernel = *queue_.front().kernel;
-  if (kernel.state() == KernelState::kPending) return false;
-  if (kernel.state() == KernelState::kReady && !kernel.resident()) {
-    needs_reload = true;
-    return false;
+Queued& Device::enqueue(Stream& stream) {
+  ++queued_;
+  Queued& queued = stream.queue.emplace_back();
+  queued.ticket = ++g_last_ticket;
+  return queued;
+}
+
+// Whether something queued must be handed over first: of the same stream, or with a storage that
+// the launch uses. A queued launch whose kernel still compiles may write any of its arguments.
+bool Device::in_the_way(const Launch& launch) const {
+  if (!launch.stream->queue.empty()) return true;
+  for (const LaunchParam& param : launch.params) {
+    const DeviceStorage* storage = param.storage;
+    if (storage && storage->queued_on && !storage->queued_on->handed_over(storage->queued_as)) {
+      return true;
+    }
   }
-  return true;
+  return false;
 }
 
-void Device::launch_head(std::shared_ptr<Executable> executable) {
-  Queued head = std::move(queue_.front());
-  queue_.pop_front();
+std::shared_ptr<Recording> Device::record(Stream& stream, bool timing) {
+  auto recording = std::make_shared<Recording>(&stream, timing);
+  if (queued_) advance();
+  if (stream.queue.empty()) {
+    stream.issue(*recording);
+  } else {
+    Queued& queued = enqueue(stream);
+    queued.record = recording;
+    recording->ticket = queued.ticket;
+  }
+  return recording;
+}
+
+void Device::wait(Stream& stream, const std::shared_ptr<Recording>& recording) {
+  if (queued_) advance();
+  if (stream.queue.empty() && recording->issued) {
+    stream.push_wait(recording);
+  } else {
+    enqueue(stream).wait = recording;
+  }
+}
+
+Device::Hold Device::hold_of(const Queued& head) {
+  for (const auto& [stream, ticket] : head.after) {
+    if (!stream->handed_over(ticket)) return {Hold::Kind::kStream, stream, ticket};
+  }
+  if (head.wait && !head.wait->issued) {
+    return {Hold::Kind::kStream, head.wait->stream, head.wait->ticket};
+  }
+  if (head.kernel) {
+    if (head.kernel->state() == KernelState::kPending) return {Hold::Kind::kCompile};
+    if (head.kernel->state() == KernelState::kReady) {
+      std::shared_ptr<Executable> executable = head.kernel->resident();
+      if (!executable) return {Hold::Kind::kReload};
+      return {Hold::Kind::kNothing, nullptr, 0, std::move(executable)};
+    }
+  }
+  return {};
+}
+
+// The head of the queue, which nothing holds. A launch without an executable failed to compile.
+void Device::hand_over_head(Stream& stream, std::shared_ptr<Executable> executable) {
+  Queued head = std::move(stream.queue.front());
+  stream.queue.pop_front();
+  --queued_;
+  if (head.record) return stream.issue(*head.record);
+  if (head.wait) return stream.push_wait(head.wait);
   std::vector<LaunchParam> params;
   params.reserve(head.storages.size());
   for (size_t i = 0; i < head.storages.size(); ++i) {
@@ -274,80 +342,110 @@ void Device::launch_head(std::shared_ptr<Executable> executable) {
   std::vector<DeviceStorage*> outputs;
   outputs.reserve(head.outputs.size());
   for (auto& output : head.outputs) outputs.push_back(output.get());
-  Launch launch{head.kernel, params, outputs, head.uses_rng, head.seed, head.offset, &head.line};
+  Launch launch{head.kernel,   &stream,   params,      outputs,     head.uses_rng,
+                head.seed,     head.offset, head.number, &head.line};
   for (DeviceStorage* output : outputs) --output->pending_writes;
   if (executable) {
     launch_now(launch, *executable);
-    return;
+  } else {
+    fail(launch, internal_error(head.kernel->error()));
   }
-  auto why = std::make_shared<const std::string>(head.kernel->error() + at_line(head.line));
-  record_error({"RuntimeError", *why});
-  poison(launch, why);
 }
 
 void Device::advance() {
-  bool needs_reload = false;
-  while (!queue_.empty() && head_ready(needs_reload)) {
-    Kernel& kernel = *queue_.front().kernel;
-    launch_head(kernel.state() == KernelState::kReady ? kernel.resident() : nullptr);
+  for (bool moved = true; moved && queued_;) {
+    moved = false;
+    for (Stream* stream : by_priority_) {
+      while (!stream->queue.empty()) {
+        Hold hold = hold_of(stream->queue.front());
+        if (hold.kind != Hold::Kind::kNothing) break;
+        hand_over_head(*stream, std::move(hold.executable));
+        moved = true;
+      }
+    }
   }
 }
 
 void Device::drain(std::unique_lock<std::mutex>& lock) {
-  while (!queue_.empty()) {
-    bool needs_reload = false;
-    if (head_ready(needs_reload)) {
-      Kernel& kernel = *queue_.front().kernel;
-      launch_head(kernel.state() == KernelState::kReady ? kernel.resident() : nullptr);
-      continue;
+  while (queued_) {
+    for (size_t i = 0; i < by_priority_.size(); ++i) {
+      Stream& stream = *by_priority_[i];
+      if (!stream.queue.empty()) drain(stream, stream.queue.back().ticket, lock);
     }
-    Kernel* kernel = queue_.front().kernel;
-    lock.unlock();
-    if (needs_reload) {
-      if (Status status = kernel->reload(); !status.ok()) kernel->set_failed(status.message());
-    } else {
-      bool said = !Runtime::get()->options().progress;
-      while (!kernel->wait(said ? 60.0 : 2.0)) {
-        if (said) continue;
-        said = true;
-        std::fprintf(stderr, "torchneuron: compiling %s ...\n", kernel->name().c_str());
-      }
-    }
-    lock.lock();
   }
 }
 
-bool Device::idle() {
-  advance();
-  prune();
-  return queue_.empty() && in_flight_.empty();
+void Device::drain(Stream& stream, uint64_t ticket, std::unique_lock<std::mutex>& lock) {
+  while (!stream.handed_over(ticket)) {
+    const Queued& head = stream.queue.front();
+    Kernel* kernel = head.kernel;
+    Hold hold = stream.device.hold_of(head);
+    switch (hold.kind) {
+      case Hold::Kind::kNothing:
+        stream.device.hand_over_head(stream, std::move(hold.executable));
+        break;
+      case Hold::Kind::kStream:
+        drain(*hold.stream, hold.ticket, lock);  // of lower tickets, so this ends
+        break;
+      case Hold::Kind::kReload:
+        lock.unlock();
+        if (Status status = kernel->reload(); !status.ok()) kernel->set_failed(status.message());
+        lock.lock();
+        break;
+      case Hold::Kind::kCompile: {
+        lock.unlock();
+        bool said = !Runtime::get()->options().progress;
+        while (!kernel->wait(said ? 60.0 : 2.0)) {
+          if (said) continue;
+          said = true;
+          std::fprintf(stderr, "torchneuron: compiling %s ...\n", kernel->name().c_str());
+        }
+        lock.lock();
+        break;
+      }
+    }
+  }
+}
+
+void Device::drain_uses(DeviceStorage& storage, Stream& stream,
+                        std::unique_lock<std::mutex>& lock) {
+  if (!stream.queue.empty()) drain(stream, stream.queue.back().ticket, lock);
+  if (storage.queued_on) drain(*storage.queued_on, storage.queued_as, lock);
+}
+
+bool Device::idle(Stream& stream) {
+  stream.device.advance();
+  return stream.queue.empty() && stream.finished(stream.issued());
+}
+
+bool Device::complete(Recording& recording) {
+  recording.stream->device.advance();
+  return recording.issued && recording.stream->finished(recording.sequence);
 }
 
 std::optional<DeviceError> Device::synchronize(std::unique_lock<std::mutex>& lock) {
   drain(lock);
-  std::deque<InFlight> running = std::move(in_flight_);
-  std::deque<ErrorWord> words = std::move(words_);
-  in_flight_.clear();
-  words_.clear();
-  lock.unlock();
-  std::vector<DeviceError> errors;
-  for (InFlight& launch : running) {
-    if (Status status = launch.event.await(); !status.ok()) {
-      errors.push_back({"RuntimeError", launch.kernel->name() + ": " + status.message()});
-    }
+  std::vector<Stream*> settled;
+  for (size_t i = 0; i < by_priority_.size(); ++i) {
+    Stream& stream = *by_priority_[i];
+    stream.settle(stream.issued(), stream.num_words(), lock, settled);
   }
-  for (const ErrorWord& word : words) {
-    if (std::optional<DeviceError> error = error_of(word)) errors.push_back(*error);
-  }
-  words.clear();
-  lock.lock();
-  for (DeviceError& error : errors) record_error(std::move(error));
-  std::optional<DeviceError> first = std::exchange(first_error_, std::nullopt);
-  if (first && later_errors_) {
-    first->message += "\n(" + std::to_string(later_errors_) + " later operator(s) failed with it)";
-  }
-  later_errors_ = 0;
-  return first;
+  return Stream::take_errors(settled);
+}
+
+std::optional<DeviceError> Device::synchronize(Stream& stream, std::unique_lock<std::mutex>& lock) {
+  if (!stream.queue.empty()) drain(stream, stream.queue.back().ticket, lock);
+  std::vector<Stream*> settled;
+  stream.settle(stream.issued(), stream.num_words(), lock, settled);
+  return Stream::take_errors(settled);
+}
+
+std::optional<DeviceError> Device::synchronize(Recording& recording,
+                                               std::unique_lock<std::mutex>& lock) {
+  if (!recording.issued) drain(*recording.stream, recording.ticket, lock);
+  std::vector<Stream*> settled;
+  recording.stream->settle(recording.sequence, recording.num_words, lock, settled);
+  return Stream::take_errors(settled);
 }
 
 namespace {

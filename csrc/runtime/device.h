@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -21,14 +20,9 @@
 #include "runtime/executable_store.h"
 #include "runtime/kernel.h"
 #include "runtime/storage.h"
+#include "runtime/stream.h"
 
 namespace tn {
-
-// What is raised for a device error: a builtin exception's name and its text.
-struct DeviceError {
-  std::string exception = "RuntimeError";
-  std::string message;
-};
 
 // One value that goes into a launch: a storage's buffer, or a 0-d number.
 struct LaunchParam {
@@ -38,86 +32,109 @@ struct LaunchParam {
 
 struct Launch {
   Kernel* kernel = nullptr;
+  Stream* stream = nullptr;
   std::span<const LaunchParam> params;
   std::span<DeviceStorage* const> outputs;
   bool uses_rng = false;
   uint64_t seed = 0;
   uint64_t offset = 0;
-  // Where Python issued it ("file.py:12"), when known.
+  uint64_t number = 0;  // the device's count of launches, in the order of issue
+  // Where Python issued it ("file.py:12"); null: by the line that runs now.
   const std::string* line = nullptr;
 };
 
+// Finds the Python line that this thread runs, empty without one. Called under Runtime::mutex: must
+// take no lock. Set once by csrc/torch.
+using LineFinder = std::string (*)();
+void set_line_finder(LineFinder finder);
+
 class Device {
  public:
+  static constexpr int kLowestPriority = 0;
+  static constexpr int kHighestPriority = -1;
+
   Device(int index, Client* client, PJRT_Device* device, std::unique_ptr<Arena> arena);
 
   int index() const { return index_; }
   Arena& arena() { return *arena_; }
   Client& client() { return *client_; }
   PJRT_Device* pjrt() const { return device_; }
+  Stream& default_stream() { return *by_id_[0]; }
 
-  // All of these need Runtime::mutex held by `lock`.
+  // All of these need Runtime::mutex held, by `lock` where they wait.
 
-  // Launches now if nothing waits before it and the kernel is resident, else queues. Storages'
-  // layouts must already say what they will hold. False: the kernel was evicted and nothing waits;
-  // the caller reloads it without the lock and tries again.
-  bool submit(const Launch& launch);
-  // Launches what the queue's head allows without waiting.
+  // One of the streams of a priority, each in turn. They live as long as the device.
+  Stream& stream_from_pool(int priority);
+  // Null when there is no such stream.
+  Stream* stream(int64_t id);
+
+  // Launches now if nothing that the stream or a storage was asked before is in the way and the
+  // kernel is resident, else queues. Storages' layouts must already say what they will hold. False:
+  // the kernel was evicted and nothing is in the way; the caller reloads it without the lock and
+  // tries again.
+  bool submit(Launch& launch);
+  // Records an event after what the stream was asked so far.
+  std::shared_ptr<Recording> record(Stream& stream, bool timing);
+  // What the stream is asked from now on comes after `recording`, which may be another device's.
+  void wait(Stream& stream, const std::shared_ptr<Recording>& recording);
+  // Launches what the heads of the queues allow without waiting.
   void advance();
-  // Launches everything queued, waiting for compiles; releases the lock while waiting.
+  // Launches everything queued, waiting for compiles.
   void drain(std::unique_lock<std::mutex>& lock);
+  // The same for what one stream was asked, up to a ticket.
+  static void drain(Stream& stream, uint64_t ticket, std::unique_lock<std::mutex>& lock);
+  // The same for all that uses a storage, and all of a stream.
+  static void drain_uses(DeviceStorage& storage, Stream& stream,
+                         std::unique_lock<std::mutex>& lock);
   // A 0-d buffer holding `bits` (low end first) as `dtype`, from a bounded cache.
   Result<Ref<DeviceBuffer>> number(DType dtype, uint64_t bits, uint64_t high_bits = 0);
   // Gives an empty storage a buffer of zeros.
   Status materialize(DeviceStorage& storage);
-  void record_error(DeviceError error);
+  // The number of work that is no launch, in the order of issue.
+  uint64_t next_number() { return ++numbered_; }
 
-  // Drains, waits for all launches and reads error words. Returns the earliest error since the
-  // last call and forgets it. `lock` is held on return.
+  // Waits for everything on the device and reads error words. Returns the earliest error since the
+  // last call and forgets it, and all others. The lock is held on return.
   std::optional<DeviceError> synchronize(std::unique_lock<std::mutex>& lock);
-  // True when nothing is queued or running; never blocks.
-  bool idle();
-  size_t queued() const { return queue_.size(); }
+  // The same for one stream and those it waited for.
+  static std::optional<DeviceError> synchronize(Stream& stream,
+                                                std::unique_lock<std::mutex>& lock);
+  // The same for what comes before an event.
+  static std::optional<DeviceError> synchronize(Recording& recording,
+                                                std::unique_lock<std::mutex>& lock);
+  // Whether everything before an event is complete; never blocks.
+  static bool complete(Recording& recording);
+  // True when nothing of the stream is queued or running; never blocks.
+  static bool idle(Stream& stream);
+  size_t queued() const { return queued_; }
 
  private:
-  struct Queued {
-    Kernel* kernel;
-    std::vector<Ref<DeviceStorage>> storages;  // by parameter; null for numbers
-    std::vector<Ref<DeviceBuffer>> numbers;
-    std::vector<Ref<DeviceStorage>> outputs;
-    std::vector<int32_t> writes;
-    bool uses_rng;
-    uint64_t seed;
-    uint64_t offset;
-    std::string line;
-  };
-  struct InFlight {
-    Event event;
-    Kernel* kernel;
-  };
-  struct ErrorWord {
-    Ref<DeviceBuffer> buffer;
-    Kernel* kernel;
-    std::string line;
+  // Why the head of a queue cannot be handed over.
+  struct Hold {
+    enum class Kind { kNothing, kStream, kCompile, kReload } kind = Kind::kNothing;
+    Stream* stream = nullptr;  // must first hand over what it has up to `ticket`
+    uint64_t ticket = 0;
+    std::shared_ptr<Executable> executable;  // of a launch that nothing holds
   };
 
-  bool head_ready(bool& needs_reload);
-  void launch_head(std::shared_ptr<Executable> executable);
+  Hold hold_of(const Queued& head);
+  void hand_over_head(Stream& stream, std::shared_ptr<Executable> executable);
+  bool in_the_way(const Launch& launch) const;
+  Queued& enqueue(Stream& stream);
   void launch_now(const Launch& launch, Executable& executable);
+  // Records the error, poisons the outputs, and says why.
+  std::shared_ptr<const std::string> fail(const Launch& launch, const Status& status);
   void poison(const Launch& launch, std::shared_ptr<const std::string> why);
-  void prune();
-  static std::optional<DeviceError> error_of(const ErrorWord& word);
-  void look_at_oldest_words();
 
   const int index_;
   Client* const client_;
   PJRT_Device* const device_;
   std::unique_ptr<Arena> arena_;
-  std::deque<Queued> queue_;
-  std::deque<InFlight> in_flight_;
-  std::deque<ErrorWord> words_;
-  std::optional<DeviceError> first_error_;
-  uint64_t later_errors_ = 0;
+  std::vector<std::unique_ptr<Stream>> by_id_;  // null until somebody asks for it
+  std::vector<Stream*> by_priority_;
+  uint64_t next_in_pool_[kLowestPriority - kHighestPriority + 1] = {};
+  size_t queued_ = 0;
+  uint64_t numbered_ = 0;
   struct NumberKey {
     DType dtype;
     uint64_t bits;

@@ -31,7 +31,6 @@ struct KernelSignature {
   std::vector<int32_t> kept;
   // Launch parameters whose storage gets a new buffer, in result order after the outputs.
   std::vector<int32_t> writes;
-  int32_t num_outputs = 0;
   // Not empty: the last result is the error word.
   std::vector<IndexCheck> checks;
 };
@@ -42,6 +41,10 @@ class Kernel {
   explicit Kernel(std::string name) : name_(std::move(name)) {}
 
   const std::string& name() const { return name_; }
+  // The operator with the types and shapes of its arguments, for errors; the name until it is set,
+  // which must happen before the first launch.
+  const std::string& description() const { return description_.empty() ? name_ : description_; }
+  void set_description(std::string text) { description_ = std::move(text); }
   KernelState state() const { return state_.load(std::memory_order_acquire); }
   // Valid when ready.
   const KernelSignature& signature() const { return signature_; }
@@ -65,6 +68,7 @@ class Kernel {
   friend class ExecutableStore;
 
   const std::string name_;
+  std::string description_;
   std::atomic<KernelState> state_{KernelState::kPending};
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

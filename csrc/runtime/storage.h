@@ -18,6 +18,7 @@
 namespace tn {
 
 class Device;
+class Stream;
 
 // Set in a child forked after the runtime was started. The plugin's threads are not there: device
 // objects that the child inherited are dropped without calling the plugin or taking a lock.
@@ -128,6 +129,9 @@ class DeviceStorage : public RefCounted<DeviceStorage> {
   Ref<DeviceBuffer> buffer;
   // Launches issued and not yet made that write here.
   int pending_writes = 0;
+  // The stream whose queue holds the last use of it, and as which ticket; stays when it is launched.
+  Stream* queued_on = nullptr;
+  uint64_t queued_as = 0;
   // Set when the buffer was lost; reading it raises this.
   std::shared_ptr<const std::string> failure;
   // Set while the contents are bound to host memory that others see: writes end up there.

@@ -1,13 +1,17 @@
-// What PyTorch asks of an accelerator: devices, streams' guard, generators, resizing.
+// What PyTorch asks of an accelerator: devices, streams, events, generators, resizing.
 
 #include <ATen/Functions.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <memory>
+
 #include "torch/generator.h"
 #include "torch/pinned.h"
+#include "torch/python_line.h"
 #include "torch/resize.h"
 #include "torch/runtime.h"
+#include "torch/streams.h"
 
 namespace tn::torch_glue {
 namespace {
@@ -58,8 +62,14 @@ class NeuronHooks final : public at::PrivateUse1HooksInterface {
   }
 };
 
-// One stream a device: the default one. Work is ordered, so waiting for an event of the same device
-// is nothing to do.
+// A c10 event: its last record.
+struct Event {
+  explicit Event(bool timing) : timing(timing) {}
+
+  const bool timing;
+  std::shared_ptr<Recording> recording;  // guarded by Runtime::mutex
+};
+
 class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
  public:
   c10::DeviceType type() const override { return c10::DeviceType::PrivateUse1; }
@@ -80,55 +90,101 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
     } catch (...) {
     }
   }
-  c10::Stream getStream(c10::Device device) const override { return getDefaultStream(device); }
-  c10::Stream getDefaultStream(c10::Device device) const override {
-    if (device.index() < 0) device = getDevice();
-    return c10::Stream(c10::Stream::DEFAULT, device);
-  }
-  c10::Stream getStreamFromGlobalPool(c10::Device device, bool) const override {
-    return getDefaultStream(device);
-  }
-  c10::Stream getNewStream(c10::Device device, int) const override {
-    return getDefaultStream(device);
-  }
-  c10::Stream exchangeStream(c10::Stream stream) const override {
-    return getDefaultStream(stream.device());
-  }
   c10::DeviceIndex deviceCount() const noexcept override {
     return static_cast<c10::DeviceIndex>(num_devices());
   }
 
-  void record(void** event, const c10::Stream&, const c10::DeviceIndex index,
-              const c10::EventFlag) const override {
-    // Any non-null value: the event is complete when the device is idle.
-    *event = reinterpret_cast<void*>(static_cast<uintptr_t>(index < 0 ? 0 : index) + 1);
+  c10::Stream getStream(c10::Device device) const override {
+    if (device.index() < 0) device = getDevice();
+    // Autograd asks with every operator, also before anything ran on the device.
+    if (!is_started() || device.index() >= num_devices()) return getDefaultStream(device);
+    return to_c10(current_stream(Runtime::get()->device(device.index())));
   }
-  void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void* event) const override {
-    if (!event || !is_started()) return true;
+  c10::Stream getDefaultStream(c10::Device device) const override {
+    if (device.index() < 0) device = getDevice();
+    return c10::Stream(c10::Stream::DEFAULT, device);
+  }
+  c10::Stream getStreamFromGlobalPool(c10::Device device, bool is_high_priority) const override {
+    return getNewStream(device,
+                        is_high_priority ? Device::kHighestPriority : Device::kLowestPriority);
+  }
+  c10::Stream getNewStream(c10::Device device, int priority) const override {
+    if (device.index() < 0) device = getDevice();
     Runtime& rt = runtime();
+    TORCH_CHECK(device.index() < rt.num_devices(), "invalid device ordinal: ", device,
+                " (this process has ", rt.num_devices(),
+                " neuron device(s); TORCH_NEURONX_NUM_DEVICES sets the number)");
     std::unique_lock lock(rt.mutex);
-    return rt.device(static_cast<int>(reinterpret_cast<uintptr_t>(event) - 1)).idle();
+    return to_c10(rt.device(device.index()).stream_from_pool(priority));
   }
-  void destroyEvent(void*, const c10::DeviceIndex) const noexcept override {}
+  c10::Stream exchangeStream(c10::Stream stream) const override {
+    const c10::Stream before = getStream(stream.device());
+    // The default stream is current already where nothing was started.
+    if (stream != before) set_current_stream(stream_of(stream));
+    return before;
+  }
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return &stream_of(stream);
+  }
+
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
+              const c10::EventFlag flag) const override {
+    if (!*event) *event = new Event(flag == c10::EventFlag::BACKEND_DEFAULT);
+    auto* recorded = static_cast<Event*>(*event);
+    Stream& on = stream_of(stream);
+    std::unique_lock lock(runtime().mutex);
+    recorded->recording = on.device.record(on, recorded->timing);
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (!event) return;
+    Stream& waiting = stream_of(stream);
+    std::unique_lock lock(runtime().mutex);
+    waiting.device.wait(waiting, static_cast<Event*>(event)->recording);
+  }
+  bool queryEvent(void* event) const override {
+    if (!event || in_bad_fork()) return true;
+    std::unique_lock lock(runtime().mutex);
+    return Device::complete(*static_cast<Event*>(event)->recording);
+  }
+  void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
+    delete static_cast<Event*>(event);
+  }
   void synchronizeEvent(void* event) const override {
-    if (event) {
-      synchronizeDevice(static_cast<c10::DeviceIndex>(reinterpret_cast<uintptr_t>(event) - 1));
+    if (!event) return;
+    std::optional<DeviceError> error;
+    {
+      ReleaseGil no_gil;
+      std::unique_lock lock(runtime().mutex);
+      const std::shared_ptr<Recording> recording = static_cast<Event*>(event)->recording;
+      error = Device::synchronize(*recording, lock);
     }
+    if (error) raise(*error);
+  }
+  // Milliseconds between what both events were recorded behind; both are complete.
+  double elapsedTime(void* start, void* end, const c10::DeviceIndex) const override {
+    std::shared_ptr<Recording> first, last;
+    {
+      std::unique_lock lock(runtime().mutex);
+      first = static_cast<Event*>(start)->recording;
+      last = static_cast<Event*>(end)->recording;
+    }
+    return static_cast<double>(last->complete_ns() - first->complete_ns()) / 1e6;
   }
   bool queryStream(const c10::Stream& stream) const override {
     if (!is_started()) return true;
-    Runtime& rt = runtime();
-    std::unique_lock lock(rt.mutex);
-    return rt.device(stream.device_index()).idle();
+    Stream& queried = stream_of(stream);
+    std::unique_lock lock(runtime().mutex);
+    return Device::idle(queried);
   }
   void synchronizeStream(const c10::Stream& stream) const override {
-    synchronizeDevice(stream.device_index());
+    if (is_started()) synchronize(stream_of(stream));
   }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
     if (!is_started()) return;
     synchronize(runtime().device(index < 0 ? current_device() : index));
   }
+  // A launch keeps what it uses, so nothing must be remembered.
+  void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {
     c10::DeviceCapability capability;
     capability.capability_data.capability_bits = 0;
@@ -144,6 +200,7 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
 C10_REGISTER_GUARD_IMPL(PrivateUse1, NeuronGuard);
 
 [[maybe_unused]] const bool registered = [] {
+  set_line_finder(&python_line);
   at::RegisterPrivateUse1HooksInterface(new NeuronHooks);
   return true;
 }();

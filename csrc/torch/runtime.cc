@@ -7,7 +7,6 @@
 #include <Python.h>
 #include <c10/core/Allocator.h>
 #include <c10/util/Exception.h>
-#include <frameobject.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -23,17 +22,6 @@ thread_local int t_current_device = kNoneChosen;
 // What the main thread set last. Threads that choose no device follow it, so that what a worker
 // thread loads goes where the program's own tensors go.
 std::atomic<int> g_main_device{0};
-
-const char* exception_for(StatusCode code) {
-  switch (code) {
-    case StatusCode::kUnimplemented:
-      return "NotImplementedError";
-    case StatusCode::kResourceExhausted:
-      return "OutOfMemoryError";
-    default:
-      return "RuntimeError";
-  }
-}
 
 }  // namespace
 
@@ -250,34 +238,15 @@ void synchronize(Device& device) {
   if (error) raise(*error);
 }
 
-std::string python_line() {
-  if (!Py_IsInitialized()) return {};
-  wait_if_interpreter_ends();
-  PyGILState_STATE gil = PyGILState_Ensure();
-  std::string innermost;
-  std::string text;
-  PyFrameObject* frame = PyEval_GetFrame();
-  Py_XINCREF(frame);
-  while (frame && text.empty()) {
-    PyCodeObject* code = PyFrame_GetCode(frame);
-    if (const char* file = PyUnicode_AsUTF8(code->co_filename)) {
-      const std::string here =
-          std::string(file) + ":" + std::to_string(PyFrame_GetLineNumber(frame));
-      if (innermost.empty()) innermost = here;
-      const std::string_view path(file);
-      if (path.find("/torch/") == path.npos && path.find("/torch_neuronx/") == path.npos)
-        text = here;
-    } else {
-      PyErr_Clear();
-    }
-    Py_DECREF(code);
-    PyFrameObject* outer = PyFrame_GetBack(frame);
-    Py_DECREF(frame);
-    frame = outer;
+void synchronize(Stream& stream) {
+  ProfileRange range("neuron::synchronize");
+  std::optional<DeviceError> error;
+  {
+    ReleaseGil no_gil;
+    std::unique_lock lock(runtime().mutex);
+    error = Device::synchronize(stream, lock);
   }
-  Py_XDECREF(frame);
-  PyGILState_Release(gil);
-  return text.empty() ? innermost : text;
+  if (error) raise(*error);
 }
 
 }  // namespace tn::torch_glue

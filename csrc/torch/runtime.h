@@ -73,11 +73,9 @@ at::Tensor make_tensor(Ref<DeviceStorage> storage, c10::ScalarType dtype, c10::I
 // Layout that a contiguous tensor of these sizes gives a fresh storage.
 Layout fresh_layout(DType dtype, c10::IntArrayRef sizes);
 
-// Waits for everything on a device and raises its earliest error.
+// Waits for everything on a device, or on a stream and what it waits for, and raises the earliest
+// error.
 void synchronize(Device& device);
-
-// The innermost Python line being run outside torch and this package (else the innermost of all),
-// as "file.py:12"; empty without one.
-std::string python_line();
+void synchronize(Stream& stream);
 
 }  // namespace tn::torch_glue

@@ -13,6 +13,7 @@
 #include "torch/profile.h"
 #include "torch/runtime.h"
 #include "torch/shared_memory.h"
+#include "torch/streams.h"
 
 namespace tn::torch_glue {
 namespace {
@@ -27,22 +28,20 @@ bool fills_buffer(const at::Tensor& tensor) {
          (tensor.is_contiguous() || tensor.is_non_overlapping_and_dense());
 }
 
-void raise_failure(const DeviceStorage& storage) {
-  if (storage.failure) raise({"RuntimeError", *storage.failure});
-}
-
-// Bytes of a tensor that fills its buffer, to `destination`. Waits, and raises device errors.
+// Bytes of a tensor that fills its buffer, to `destination`. Waits for the current stream, and
+// raises its errors.
 void read_buffer(const at::Tensor& tensor, void* destination, size_t bytes) {
   ProfileRange range("neuron::copy_to_host");
   Device& device = neuron_device(tensor);
   DeviceStorage* storage = storage_of(tensor);
+  Stream& stream = current_stream(device);
   std::optional<DeviceError> error;
   Status status;
   std::shared_ptr<const std::string> failure;
   {
     ReleaseGil no_gil;
     std::unique_lock lock(runtime().mutex);
-    device.drain(lock);
+    Device::drain_uses(*storage, stream, lock);
     failure = storage->failure;
     if (!failure) {
       if (!storage->buffer) status = device.materialize(*storage);
@@ -54,7 +53,7 @@ void read_buffer(const at::Tensor& tensor, void* destination, size_t bytes) {
         lock.lock();
       }
     }
-    error = device.synchronize(lock);
+    error = Device::synchronize(stream, lock);
   }
   if (error) raise(*error);
   if (failure) raise({"RuntimeError", *failure});

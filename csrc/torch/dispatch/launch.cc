@@ -12,6 +12,7 @@
 #include "torch/profile.h"
 #include "torch/runtime.h"
 #include "torch/shared_memory.h"
+#include "torch/streams.h"
 
 namespace tn::torch_glue {
 namespace {
@@ -50,6 +51,32 @@ c10::IValue build_return(const std::vector<ReturnPlan>& returns, size_t& next,
     }
   }
   return {};
+}
+
+// "aten::add.Tensor(float32[2, 3], float32[3])": what an error says of a call.
+std::string describe_call(const std::string& name, c10::ArrayRef<c10::IValue> arguments) {
+  constexpr size_t kMostTensors = 8;
+  std::string text = name + "(";
+  size_t count = 0;
+  auto add = [&](const at::Tensor& tensor) {
+    if (!tensor.defined() || count++ >= kMostTensors) return;
+    if (count > 1) text += ", ";
+    const std::optional<DType> dtype = find_dtype(tensor.scalar_type());
+    text += std::string(dtype ? dtype_name(*dtype) : "other") + "[";
+    for (int64_t i = 0; i < tensor.dim(); ++i) {
+      text += (i ? ", " : "") + std::to_string(tensor.size(i));
+    }
+    text += "]";
+  };
+  for (const c10::IValue& argument : arguments) {
+    if (argument.isTensor()) {
+      add(argument.toTensor());
+    } else if (argument.isTensorList()) {
+      for (const at::Tensor& tensor : argument.toTensorVector()) add(tensor);
+    }
+  }
+  if (count > kMostTensors) text += ", and " + std::to_string(count - kMostTensors) + " more";
+  return text + ")";
 }
 
 }  // namespace
@@ -98,6 +125,7 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
     lock.unlock();
     ProfileRange range("neuron::plan", name_);
     std::shared_ptr<const Plan> made = planner()(*this, key, arguments);
+    if (made->kernel) made->kernel->set_description(describe_call(name_, arguments));
     if (!made->resizes.empty()) {
       for (const auto& [argument, sizes] : made->resizes) {
         at::native::resize_output(arguments[argument].toTensor(), sizes);
@@ -135,15 +163,8 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
     launch.kernel = plan->kernel;
     launch.params = {params.data(), params.size()};
     launch.outputs = {storages.data(), storages.size()};
-    const bool blocking = rt.options().launch_blocking;
-    std::string line;
-    if (plan->checked || blocking || device.queued() ||
-        plan->kernel->state() != KernelState::kReady) {
-      lock.unlock();  // the interpreter's lock comes first
-      line = python_line();
-      lock.lock();
-      launch.line = &line;
-    }
+    Stream& stream = current_stream(device);
+    launch.stream = &stream;
     if (plan->uses_rng) {
       launch.uses_rng = true;
       std::tie(launch.seed, launch.offset) =
@@ -156,10 +177,11 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
       check(plan->kernel->reload(), name_.c_str());
       return false;
     }
+    const bool blocking = rt.options().launch_blocking;
     if (blocking || any_shared_memory()) {
       lock.unlock();
       // A kernel that is still compiled does not say yet what it writes.
-      if (blocking || plan->kernel->state() == KernelState::kPending) synchronize(device);
+      if (blocking || plan->kernel->state() == KernelState::kPending) synchronize(stream);
       for (int32_t w : plan->kernel->signature().writes) {
         if (key.parameters[w].storage) settle_shared_memory(*key.parameters[w].storage);
       }
