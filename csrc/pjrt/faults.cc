@@ -32,7 +32,6 @@ State& state() {
 PJRT_Error* new_error(const Fault& fault) {
   auto* error = new FakeError{fault.code, fault.message};
   state().errors.insert(error);
-  ++state().failures;
   return reinterpret_cast<PJRT_Error*>(error);
 }
 
@@ -46,6 +45,7 @@ bool takes_turn(const char* call, Fault& fault) {
   }
   if (found->second.times == 0) return false;
   --found->second.times;
+  ++state().failures;
   fault = found->second;
   return true;
 }

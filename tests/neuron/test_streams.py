@@ -301,6 +301,7 @@ def test_copies_on_a_side_stream() -> None:
     assert_same(total, torch.full((50, 3), 10.0))
 
 
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")  # as intended here
 def test_backward_runs_on_the_streams_of_forward() -> None:
     seen: list[tuple[str, torch.Stream]] = []
 
