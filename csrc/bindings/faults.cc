@@ -19,8 +19,9 @@ void bind_faults(pybind11::module_& m) {
             inject_fault({call, static_cast<StatusCode>(code), message, after, times});
         if (!status.ok()) throw std::invalid_argument(status.message());
       },
-      py::arg("call"), py::arg("message"), py::arg("code") = static_cast<int>(StatusCode::kInternal),
-      py::arg("after") = 0, py::arg("times") = 1);
+      py::arg("call"), py::arg("message"),
+      py::arg("code") = static_cast<int>(StatusCode::kInternal), py::arg("after") = 0,
+      py::arg("times") = 1);
   m.def("clear_faults", &clear_faults);
 }
 

@@ -157,6 +157,19 @@ Status Buffer::copy_held(void* dst, size_t bytes) const {
   return Status();
 }
 
+Result<Buffer> Buffer::to_device(PJRT_Device* device) const {
+  TN_RETURN_IF_ERROR(check_not_null("to_device"));
+  if (!TN_PJRT_HAS(api_, PJRT_Buffer_CopyToDevice)) {
+    return unimplemented("the plugin has no PJRT_Buffer_CopyToDevice");
+  }
+  PJRT_Buffer_CopyToDevice_Args args{};
+  args.struct_size = PJRT_Buffer_CopyToDevice_Args_STRUCT_SIZE;
+  args.buffer = buffer_;
+  args.dst_device = device;
+  TN_RETURN_IF_ERROR(take_error(api_, api_->PJRT_Buffer_CopyToDevice(&args)));
+  return Buffer(api_, args.dst_buffer);
+}
+
 Result<size_t> Buffer::on_device_size() const {
   TN_RETURN_IF_ERROR(check_not_null("on_device_size"));
   PJRT_Buffer_OnDeviceSizeInBytes_Args args{};

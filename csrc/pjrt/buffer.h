@@ -62,6 +62,9 @@ class Buffer {
   // to_host and await (those wake a thread of the plugin). A donation by another
   // thread in that moment fails.
   Status read(void* dst, size_t bytes) const;
+  // Starts a copy to another device of the same client; the new buffer is ready when the contents
+  // are there. UNIMPLEMENTED where the plugin has no such call.
+  Result<Buffer> to_device(PJRT_Device* device) const;
   // Bytes that the plugin says it uses, padding included.
   Result<size_t> on_device_size() const;
   // True after donation or an explicit deletion; true for a null buffer.

@@ -19,7 +19,7 @@ struct State {
   PJRT_Api* table = nullptr;  // ours: calls go through it
   PJRT_Api real;              // as the plugin gave it
   std::unordered_map<std::string, Fault> faults;
-  std::unordered_set<const void*> errors;  // FakeErrors that are alive
+  std::unordered_set<const void*> errors;                // FakeErrors that are alive
   std::unordered_map<const PJRT_Event*, Fault> failing;  // events of launches that fail later
   uint64_t failures = 0;
 };

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <mutex>
+#include <unordered_map>
 #include <utility>
 
 #include "pjrt/faults.h"
@@ -88,14 +90,20 @@ NamedValue to_value(const PJRT_NamedValue& v) {
   return std::string("(value of an unknown type)");
 }
 
-// A copy, as far as both know the table, so that tests can make calls fail. Never freed, as the
-// library is never unloaded.
+// The one copy of a library's table, as far as both sides know it, so that tests can make calls
+// fail. Never freed, as the library is never unloaded.
 const PJRT_Api* copy_of(const PJRT_Api* api) {
-  auto* copy = new PJRT_Api{};
-  const size_t bytes = std::min(api->struct_size, sizeof(PJRT_Api));
-  std::memcpy(copy, api, bytes);
-  copy->struct_size = bytes;
-  faults_may_change(copy);
+  static auto* mutex = new std::mutex;
+  static auto* copies = new std::unordered_map<const PJRT_Api*, PJRT_Api*>;
+  std::lock_guard lock(*mutex);
+  PJRT_Api*& copy = (*copies)[api];
+  if (!copy) {
+    copy = new PJRT_Api{};
+    const size_t bytes = std::min(api->struct_size, sizeof(PJRT_Api));
+    std::memcpy(copy, api, bytes);
+    copy->struct_size = bytes;
+    faults_may_change(copy);
+  }
   return copy;
 }
 

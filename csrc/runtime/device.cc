@@ -223,8 +223,7 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
       launch.stream->push_word({std::move(word), launch.kernel, line, launch.number});
     }
     if (!over) {
-      launch.stream->push(
-          Ref<Work>(new Work(std::move(done), launch.kernel, line, launch.number)));
+      launch.stream->push(Ref<Work>(new Work(std::move(done), launch.kernel, line, launch.number)));
     }
   }
   counters().launches.add();
@@ -342,8 +341,8 @@ void Device::hand_over_head(Stream& stream, std::shared_ptr<Executable> executab
   std::vector<DeviceStorage*> outputs;
   outputs.reserve(head.outputs.size());
   for (auto& output : head.outputs) outputs.push_back(output.get());
-  Launch launch{head.kernel,   &stream,   params,      outputs,     head.uses_rng,
-                head.seed,     head.offset, head.number, &head.line};
+  Launch launch{head.kernel, &stream,     params,      outputs,   head.uses_rng,
+                head.seed,   head.offset, head.number, &head.line};
   for (DeviceStorage* output : outputs) --output->pending_writes;
   if (executable) {
     launch_now(launch, *executable);

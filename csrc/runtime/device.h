@@ -97,8 +97,7 @@ class Device {
   // last call and forgets it, and all others. The lock is held on return.
   std::optional<DeviceError> synchronize(std::unique_lock<std::mutex>& lock);
   // The same for one stream and those it waited for.
-  static std::optional<DeviceError> synchronize(Stream& stream,
-                                                std::unique_lock<std::mutex>& lock);
+  static std::optional<DeviceError> synchronize(Stream& stream, std::unique_lock<std::mutex>& lock);
   // The same for what comes before an event.
   static std::optional<DeviceError> synchronize(Recording& recording,
                                                 std::unique_lock<std::mutex>& lock);

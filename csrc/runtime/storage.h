@@ -129,7 +129,8 @@ class DeviceStorage : public RefCounted<DeviceStorage> {
   Ref<DeviceBuffer> buffer;
   // Launches issued and not yet made that write here.
   int pending_writes = 0;
-  // The stream whose queue holds the last use of it, and as which ticket; stays when it is launched.
+  // The stream whose queue holds the last use of it, and as which ticket; stays when it is
+  // launched.
   Stream* queued_on = nullptr;
   uint64_t queued_as = 0;
   // Set when the buffer was lost; reading it raises this.

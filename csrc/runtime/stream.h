@@ -105,7 +105,7 @@ struct Queued {
   // Uses of the same storages on other streams that come first.
   std::vector<std::pair<Stream*, uint64_t>> after;
 
-  Kernel* kernel = nullptr;  // null: an event is recorded, or waited for
+  Kernel* kernel = nullptr;                  // null: an event is recorded, or waited for
   std::vector<Ref<DeviceStorage>> storages;  // by parameter; null for numbers
   std::vector<Ref<DeviceBuffer>> numbers;
   std::vector<Ref<DeviceStorage>> outputs;
@@ -131,9 +131,7 @@ class Stream {
   // -- Not yet handed over; Device works it off --
   std::deque<Queued> queue;
   // Whether the queued item of this ticket was handed over.
-  bool handed_over(uint64_t ticket) const {
-    return queue.empty() || queue.front().ticket > ticket;
-  }
+  bool handed_over(uint64_t ticket) const { return queue.empty() || queue.front().ticket > ticket; }
 
   // -- Handed over --
   void push(Ref<Work> work);

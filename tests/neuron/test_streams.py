@@ -97,10 +97,9 @@ def test_the_context_manager_sets_and_restores() -> None:
             assert torch.neuron.current_stream() == outer
         with inner:
             assert torch.neuron.current_stream() == inner
-        with torch.neuron.StreamContext(inner), pytest.raises(KeyError):
-            with torch.neuron.stream(default):
-                assert torch.neuron.current_stream() == default
-                raise KeyError
+        with pytest.raises(KeyError), torch.neuron.StreamContext(default):
+            assert torch.neuron.current_stream() == default
+            raise KeyError
         assert torch.neuron.current_stream() == outer
     assert torch.neuron.current_stream() == default
     torch.neuron.set_stream(inner)

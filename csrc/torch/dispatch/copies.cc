@@ -109,13 +109,51 @@ void copy_to_host(const at::Tensor& self, const at::Tensor& dst) {
   dst.copy_(dense);
 }
 
+// From one device to another, without the host and without waiting for it. False: the plugin cannot.
+bool copy_to_peer(const at::Tensor& self, const at::Tensor& dst) {
+  const at::Tensor cast = self.to(dst.scalar_type());
+  const at::Tensor source = fills_buffer(cast) && cast.is_contiguous()
+                                ? cast
+                                : cast.clone(c10::MemoryFormat::Contiguous);
+  const at::Tensor staged =
+      at::empty(source.sizes(), dst.options().memory_format(c10::MemoryFormat::Contiguous));
+  DeviceStorage* from = storage_of(source);
+  DeviceStorage* to = storage_of(staged);
+  Stream& reading = current_stream(*from->device);
+  Stream& writing = current_stream(*to->device);
+  std::shared_ptr<const std::string> failure;
+  Status status;
+  {
+    ReleaseGil no_gil;
+    std::unique_lock lock(runtime().mutex);
+    Device::drain_uses(*from, reading, lock);
+    failure = from->failure;
+    if (!failure && !from->buffer) status = from->device->materialize(*from);
+    if (!failure && status.ok()) {
+      Result<Buffer> moved = from->buffer->buffer().to_device(to->device->pjrt());
+      if (moved.ok()) {
+        to->layout = from->layout;
+        to->buffer = Ref<DeviceBuffer>(new DeviceBuffer(std::move(moved).value()));
+        // What comes after is complete, and in order, only when the source is.
+        to->device->wait(writing, from->device->record(reading, false));
+      }
+      status = moved.status();
+    }
+  }
+  if (failure) raise({"RuntimeError", *failure});
+  if (status.code() == StatusCode::kUnimplemented) return false;
+  check(status, "copy between neuron devices");
+  copy_on_device(staged.view(self.sizes()), dst);
+  return true;
+}
+
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool /*non_blocking*/) {
   if (dst.numel() == 0) return dst;
   const at::Tensor source = self.resolve_conj().resolve_neg();
   if (on_device(source) && on_device(dst)) {
     if (source.device() == dst.device()) {
       if (!source.is_same(dst)) copy_on_device(source, dst);
-    } else {
+    } else if (!copy_to_peer(source, dst)) {
       copy_to_device(source.cpu(), dst);
     }
   } else if (on_device(dst)) {

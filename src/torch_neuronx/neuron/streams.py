@@ -2,7 +2,7 @@
 
 A stream is an ordered queue of launches. All streams of a device share its one hardware queue: work
 of one stream keeps its order, and work of another comes after it where an event says so, or where
-both use the same storage. There is no ``ExternalStream``: a PJRT plugin takes no queues from outside.
+both use the same storage. There is no ``ExternalStream``: a PJRT plugin takes no queue from outside.
 """
 
 from __future__ import annotations
@@ -80,9 +80,9 @@ class Event(torch.Event, metaclass=_EventType):
         NotImplementedError: ``interprocess``, since PJRT events belong to one process.
     """
 
-    def __new__(
+    def __new__(  # type: ignore[misc]
         cls, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False
-    ) -> torch.Event:  # type: ignore[misc]
+    ) -> torch.Event:
         if interprocess:
             raise NotImplementedError(
                 "neuron events cannot be shared between processes (PJRT events belong to one); "
