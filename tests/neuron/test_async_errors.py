@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from neuron.gates import Gate, fault
+from gates import Gate, fault
 from support import assert_same, output_of
 from torch_neuronx import _C
 

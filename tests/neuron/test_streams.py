@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from neuron.gates import Gate
+from gates import Gate
 from support import assert_same, no_fallback
 
 

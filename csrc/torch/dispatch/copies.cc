@@ -109,12 +109,12 @@ void copy_to_host(const at::Tensor& self, const at::Tensor& dst) {
   dst.copy_(dense);
 }
 
-// From one device to another, without the host and without waiting for it. False: the plugin cannot.
+// From one device to another, without the host and without waiting for it. False: the plugin
+// cannot.
 bool copy_to_peer(const at::Tensor& self, const at::Tensor& dst) {
   const at::Tensor cast = self.to(dst.scalar_type());
-  const at::Tensor source = fills_buffer(cast) && cast.is_contiguous()
-                                ? cast
-                                : cast.clone(c10::MemoryFormat::Contiguous);
+  const at::Tensor source =
+      fills_buffer(cast) && cast.is_contiguous() ? cast : cast.clone(c10::MemoryFormat::Contiguous);
   const at::Tensor staged =
       at::empty(source.sizes(), dst.options().memory_format(c10::MemoryFormat::Contiguous));
   DeviceStorage* from = storage_of(source);

@@ -2,7 +2,7 @@
 
 A stream is an ordered queue of launches. All streams of a device share its one hardware queue: work
 of one stream keeps its order, and work of another comes after it where an event says so, or where
-both use the same storage. There is no ``ExternalStream``: a PJRT plugin takes no queue from outside.
+both use the same storage. There is no ``ExternalStream``: PJRT takes none from outside.
 """
 
 from __future__ import annotations
