@@ -371,6 +371,7 @@ void bind(py::module_& m) {
     if (is_started()) synchronize(runtime().device(index));
   });
   m.def("called_from_several_threads", &Callable::called_from_several_threads);
+  m.def("set_compile_only", &Callable::set_compile_only);
   m.def("num_queued", [](int index) -> size_t {
     if (!is_started()) return 0;
     std::unique_lock lock(runtime().mutex);

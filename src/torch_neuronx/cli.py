@@ -33,6 +33,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     actions.add_parser("verify", help="read every entry; remove what is corrupt or unsafe")
     prune = actions.add_parser("prune", help="remove the least recently used entries")
     prune.add_argument("--max-mb", type=float, required=True, help="what may stay, in MiB")
+    export = actions.add_parser("export", help="write the executables to a file")
+    export.add_argument("file", help="what to write")
+    bring = actions.add_parser("import", help="take the executables of such a file")
+    bring.add_argument("file", help="what to read")
+    bring.add_argument("--trust", action="store_true", help="executables are code: you trust them")
+    for action in (export, bring):
+        action.add_argument("--key-file", help="sign or check the file with this secret (HMAC)")
     ops = commands.add_parser("ops", help="how operators run: native, composite or on the CPU")
     ops.add_argument("name", nargs="?", help="an operator (add, aten::add.Tensor) or part of one")
     ops.add_argument("--json", action="store_true", help="print JSON lines")
@@ -67,6 +74,8 @@ def cache_command(options: argparse.Namespace) -> int:
         removed = cache.prune(int(options.max_mb * 2**20))
         print(f"{cache.root}: removed {removed / 2**20:.1f} MiB")
         return 0
+    if options.action in ("export", "import"):
+        return bundle_command(options, cache)
     items = cache.list()
     for item in items:
         if options.json:
@@ -77,6 +86,31 @@ def cache_command(options: argparse.Namespace) -> int:
     if not options.json:
         total = sum(i.size_bytes for i in items)
         print(f"{cache.root}: {len(items)} entries, {total / 2**20:.1f} MiB")
+    return 0
+
+
+def bundle_command(options: argparse.Namespace, cache: Any) -> int:
+    """``torchneuron cache export`` and ``import``: 1 if the file is refused."""
+    from torch_neuronx.compiler import bundle
+
+    secret = Path(options.key_file).read_bytes() if options.key_file else None
+    if options.action == "export":
+        count = bundle.export(cache, options.file, secret)
+        print(f"{options.file}: {count} entries of {cache.root}")
+        return 0
+    if not options.trust:
+        print(
+            f"{options.file}: an executable is code that this machine will run. Pass --trust if "
+            "you know where the file comes from.",
+            file=sys.stderr,
+        )
+        return 1
+    try:
+        count = bundle.take(cache, options.file, secret)
+    except bundle.BundleError as error:
+        print(f"{options.file}: {error}", file=sys.stderr)
+        return 1
+    print(f"{cache.root}: {count} entries of {options.file}")
     return 0
 
 

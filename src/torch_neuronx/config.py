@@ -301,6 +301,15 @@ _TABLE = (
         "device at each call.",
     ),
     Option(
+        "TORCH_NEURONX_COMPILE_ONLY",
+        "bool",
+        False,
+        _EXPERIMENTAL,
+        False,
+        "Compile and store programs without running them: tensors take no device memory and have "
+        "no values. `torchneuron cache export` takes the executables elsewhere.",
+    ),
+    Option(
         "TORCH_NEURONX_RETAIN_DEVICE_MODE",
         "bool",
         False,

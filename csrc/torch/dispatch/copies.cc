@@ -31,6 +31,11 @@ bool fills_buffer(const at::Tensor& tensor) {
 // Bytes of a tensor that fills its buffer, to `destination`. Waits for the current stream, and
 // raises its errors.
 void read_buffer(const at::Tensor& tensor, void* destination, size_t bytes) {
+  if (Callable::compile_only()) {
+    raise({"RuntimeError",
+           "TORCH_NEURONX_COMPILE_ONLY=1: programs are compiled and not run, so this tensor has no "
+           "values to read. Unset the variable to run."});
+  }
   ProfileRange range("neuron::copy_to_host");
   Device& device = neuron_device(tensor);
   DeviceStorage* storage = storage_of(tensor);
@@ -62,6 +67,7 @@ void read_buffer(const at::Tensor& tensor, void* destination, size_t bytes) {
 
 // Makes `source` (dense, of the layout's dtype and memory order) the contents of `storage`.
 void upload(DeviceStorage& storage, const at::Tensor& source) {
+  if (Callable::compile_only()) return;  // the storage stays without a buffer
   ProfileRange range("neuron::copy_to_device");
   Runtime& rt = runtime();
   ReleaseGil no_gil;

@@ -30,6 +30,9 @@ class Callable {
   void call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::IValue>& results);
 
   static void set_planner(Planner planner);
+  // Compile-only: calls are planned and compiled, nothing is launched, and results hold no values.
+  static void set_compile_only(bool on);
+  static bool compile_only();
   // Whether calls came from more than one thread: autograd's, most often.
   static bool called_from_several_threads();
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from torch_neuronx import _C
+from torch_neuronx import _C, config
 from torch_neuronx.compiler import session
 from torch_neuronx.compiler.compile import Compiled
 from torch_neuronx.lowering.program import Program
@@ -118,7 +118,7 @@ def compile(
 
     future.add_done_callback(done)
     compiled = None
-    if shape.uses_rng or wait == "compiled":
+    if shape.uses_rng or wait == "compiled" or config.get("TORCH_NEURONX_COMPILE_ONLY"):
         compiled = session.compiler().wait(future)
     elif wait == "lowered":
         future.lowered.wait()

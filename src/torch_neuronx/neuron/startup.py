@@ -42,6 +42,7 @@ def start() -> None:
         }
         options = {"cpu_device_count": devices} if is_cpu else {}
         threads = config.get("TORCH_NEURONX_CPU_THREADS")
+        _C.set_compile_only(config.get("TORCH_NEURONX_COMPILE_ONLY"))
         with _environment(NPROC=str(threads), TF_CPP_MIN_LOG_LEVEL=_log_level()):
             _C.start(
                 path,
