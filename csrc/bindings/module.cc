@@ -8,6 +8,7 @@
 
 #include "base/counters.h"
 #include "bindings/parts.h"
+#include "runtime/segments.h"
 #include "torch/dispatch/launch.h"
 #include "torch/dispatch/overloads.h"
 #include "torch/ending.h"
@@ -135,6 +136,7 @@ std::shared_ptr<const Plan> make_plan(const py::object& kernel, const py::list& 
     output.layout = strides.empty() ? fresh_layout(*dtype, output.sizes)
                                     : layout_for(*dtype, output.sizes, strides, output.bytes);
     output.strides = std::move(strides);
+    plan->keeps_origin |= output.bytes >= SegmentAllocator::kSmallLimit;
     plan->outputs.push_back(std::move(output));
   }
   for (const py::handle item : returns) {
@@ -235,20 +237,6 @@ py::dict platform() {
     devices.append(py::make_tuple(d.id, d.kind, d.debug));
   }
   result["devices"] = devices;
-  return result;
-}
-
-py::dict memory(int index) {
-  py::dict result;
-  if (!is_started()) return result;
-  Arena& arena = runtime().device(index).arena();
-  const ArenaStats stats = arena.stats();
-  result["allocated"] = stats.allocated_bytes;
-  result["peak"] = stats.peak_bytes;
-  result["capacity"] = stats.capacity_bytes;
-  result["largest_free"] = arena.largest_free_range();
-  result["allocations"] = stats.num_allocations;
-  result["frees"] = stats.num_frees;
   return result;
 }
 
@@ -359,10 +347,6 @@ void bind(py::module_& m) {
     set_device_counter([kept] { return with_python([&] { return (*kept)().cast<int>(); }); });
   });
   m.def("platform", &platform);
-  m.def("memory", &memory);
-  m.def("reset_peak_memory", [](int index) {
-    if (is_started()) runtime().device(index).arena().reset_peak();
-  });
   m.def("device_count", &num_devices);
   m.def("current_device", &current_device);
   m.def("exchange_device", &exchange_current_device);
@@ -461,6 +445,7 @@ void bind(py::module_& m) {
   });
   bind_streams(m);
   bind_faults(m);
+  bind_memory(m);
   py::class_<Graph>(m, "Graph")
       .def(py::init<std::string>())
       .def("__call__", &Graph::call)

@@ -8,6 +8,9 @@ namespace tn::torch_glue {
 // What c10's streams do not say of ours.
 void bind_streams(pybind11::module_& m);
 
+// Statistics, limits, history and snapshots of device memory.
+void bind_memory(pybind11::module_& m);
+
 // Plugin calls that fail, for tests.
 void bind_faults(pybind11::module_& m);
 

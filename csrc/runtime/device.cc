@@ -1,4 +1,5 @@
 #include "runtime/device.h"
+#include "runtime/segments.h"
 
 #include <pthread.h>
 
@@ -29,8 +30,9 @@ std::string line_of(const Launch& launch) {
 
 void set_line_finder(LineFinder finder) { g_line_finder = finder; }
 
-Device::Device(int index, Client* client, PJRT_Device* device, std::unique_ptr<Arena> arena)
-    : index_(index), client_(client), device_(device), arena_(std::move(arena)) {
+Device::Device(int index, Client* client, PJRT_Device* device,
+               std::unique_ptr<SegmentAllocator> memory)
+    : index_(index), client_(client), device_(device), memory_(std::move(memory)) {
   by_id_.resize(1 + kPoolStreams * (kLowestPriority - kHighestPriority + 1));
   by_id_[0] = std::make_unique<Stream>(*this, 0, kLowestPriority);
   by_priority_.push_back(by_id_[0].get());
@@ -54,6 +56,8 @@ Stream& Device::stream_from_pool(int priority) {
   const auto turn = static_cast<int64_t>(next_in_pool_[pool]++ % kPoolStreams);
   return *stream(1 + pool * kPoolStreams + turn);
 }
+
+Device::~Device() = default;
 
 Result<Ref<DeviceBuffer>> Device::number(DType dtype, uint64_t bits, uint64_t high_bits) {
   const NumberKey key{dtype, bits, high_bits};
@@ -345,6 +349,14 @@ void Device::hand_over_head(Stream& stream, std::shared_ptr<Executable> executab
                 head.seed,   head.offset, head.number, &head.line};
   for (DeviceStorage* output : outputs) --output->pending_writes;
   if (executable) {
+    const size_t temporaries = head.kernel->temporary_bytes();
+    if (temporaries && !memory_->charge_temporaries(temporaries)) {
+      memory_->note_out_of_memory(temporaries, nullptr);
+      fail(launch, Status(StatusCode::kResourceExhausted,
+                          "Neuron out of memory. Tried to allocate " + std::to_string(temporaries) +
+                              " bytes for temporaries"));
+      return;
+    }
     launch_now(launch, *executable);
   } else {
     fail(launch, internal_error(head.kernel->error()));
@@ -467,9 +479,9 @@ Status Runtime::start(const RuntimeOptions& options, ExecutableStore::Loader loa
                                                     " has " + std::to_string(found.size()));
   }
   for (int i = 0; i < options.num_devices; ++i) {
-    TN_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, Arena::reserve(options.hbm_bytes));
+    TN_ASSIGN_OR_RETURN(auto memory, SegmentAllocator::create(options.hbm_bytes));
     runtime->devices_.push_back(
-        std::make_unique<Device>(i, runtime->client_.get(), found[i], std::move(arena)));
+        std::make_unique<Device>(i, runtime->client_.get(), found[i], std::move(memory)));
   }
   runtime->store.configure(options.executable_limit_bytes, std::move(loader));
   // Whoever starts the runtime: a child has the memory of it and none of its threads.

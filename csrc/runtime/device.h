@@ -16,13 +16,14 @@
 
 #include "base/status.h"
 #include "pjrt/client.h"
-#include "runtime/arena.h"
 #include "runtime/executable_store.h"
 #include "runtime/kernel.h"
 #include "runtime/storage.h"
 #include "runtime/stream.h"
 
 namespace tn {
+
+class SegmentAllocator;
 
 // One value that goes into a launch: a storage's buffer, or a 0-d number.
 struct LaunchParam {
@@ -53,10 +54,11 @@ class Device {
   static constexpr int kLowestPriority = 0;
   static constexpr int kHighestPriority = -1;
 
-  Device(int index, Client* client, PJRT_Device* device, std::unique_ptr<Arena> arena);
+  Device(int index, Client* client, PJRT_Device* device, std::unique_ptr<SegmentAllocator> memory);
+  ~Device();
 
   int index() const { return index_; }
-  Arena& arena() { return *arena_; }
+  SegmentAllocator& memory() { return *memory_; }
   Client& client() { return *client_; }
   PJRT_Device* pjrt() const { return device_; }
   Stream& default_stream() { return *by_id_[0]; }
@@ -128,7 +130,7 @@ class Device {
   const int index_;
   Client* const client_;
   PJRT_Device* const device_;
-  std::unique_ptr<Arena> arena_;
+  std::unique_ptr<SegmentAllocator> memory_;
   std::vector<std::unique_ptr<Stream>> by_id_;  // null until somebody asks for it
   std::vector<Stream*> by_priority_;
   uint64_t next_in_pool_[kLowestPriority - kHighestPriority + 1] = {};

@@ -9,10 +9,14 @@ namespace tn {
 
 void Kernel::set_ready(KernelSignature signature, std::shared_ptr<Executable> executable,
                        size_t bytes, ExecutableStore* store, std::string reload_key) {
+  const Result<CompiledMemoryStats> memory = executable->memory_stats();
   {
     std::lock_guard lock(mutex_);
     signature_ = std::move(signature);
     executable_bytes_ = bytes;
+    if (memory.ok() && memory->temp_bytes > 0) {
+      temporary_bytes_ = static_cast<size_t>(memory->temp_bytes);
+    }
     executable_ = std::move(executable);
     store_ = store;
     last_use_ = store->tick();  // not launched yet, and so the last that should be evicted

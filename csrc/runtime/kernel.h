@@ -50,6 +50,8 @@ class Kernel {
   const KernelSignature& signature() const { return signature_; }
   // Valid when failed: what to raise.
   const std::string& error() const { return error_; }
+  // What a launch needs besides arguments and results, as far as the plugin says. Valid when ready.
+  size_t temporary_bytes() const { return temporary_bytes_; }
 
   // `reload_key` is what the store's loader gets when the executable was evicted, `bytes` what it
   // counts for meanwhile (plugins do not say: the size of its serialized form).
@@ -79,6 +81,7 @@ class Kernel {
   std::string reload_key_;
   uint64_t last_use_ = 0;
   size_t executable_bytes_ = 0;
+  size_t temporary_bytes_ = 0;
 };
 
 }  // namespace tn

@@ -19,6 +19,7 @@ namespace tn {
 
 class Device;
 class Stream;
+struct Block;
 
 // Set in a child forked after the runtime was started. The plugin's threads are not there: device
 // objects that the child inherited are dropped without calling the plugin or taking a lock.
@@ -57,8 +58,11 @@ template <typename Derived>
 class RefCounted {
  public:
   void ref() { count_.fetch_add(1, std::memory_order_relaxed); }
-  void unref() {
-    if (count_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete static_cast<Derived*>(this);
+  // True if it was the last.
+  bool unref() {
+    if (count_.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
+    delete static_cast<Derived*>(this);
+    return true;
   }
   int64_t use_count() const { return count_.load(std::memory_order_acquire); }
 
@@ -117,12 +121,18 @@ struct SharedMemory {
 // Guarded by the device's mutex, but for the reference count.
 class DeviceStorage : public RefCounted<DeviceStorage> {
  public:
-  DeviceStorage(Device* device, uintptr_t address, size_t bytes);
+  // Takes over `block`, which is null for no bytes.
+  DeviceStorage(Device* device, Block* block, size_t bytes);
   ~DeviceStorage();
   DeviceStorage(const DeviceStorage&) = delete;
   DeviceStorage& operator=(const DeviceStorage&) = delete;
 
+  // Drops the reference of a tensor's data pointer. If launches still hold others, the memory
+  // counts as allocated and no longer as active. The runtime's lock must not be held.
+  void unref_tensor();
+
   Device* const device;
+  Block* block;
   uintptr_t address;
   size_t bytes;
   Layout layout;

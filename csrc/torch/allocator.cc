@@ -1,8 +1,9 @@
-// The device's c10 allocator.
+// The device's c10 allocator: the door to the segment allocator for torch.accelerator.
 
 #include <c10/core/Allocator.h>
 #include <c10/core/CachingDeviceAllocator.h>
 
+#include "torch/memory.h"
 #include "torch/runtime.h"
 
 namespace tn::torch_glue {
@@ -27,39 +28,57 @@ class NeuronAllocator final : public c10::DeviceAllocator {
                                 "copy_(), not their bytes");
   }
 
-  bool initialized() override { return is_started(); }
-  void emptyCache(c10::MempoolId_t) override {}
+  bool initialized() override { return is_started() && !in_bad_fork(); }
+  void emptyCache(c10::MempoolId_t) override {
+    if (!initialized()) return;
+    for (int i = 0; i < num_devices(); ++i) memory(i).empty_cache();
+  }
+  // Streams share one queue, and the plugin keeps a buffer that work in flight uses.
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
-    c10::CachingDeviceAllocator::DeviceStats stats;
-    if (!is_started()) return stats;
-    const ArenaStats arena = runtime().device(index).arena().stats();
-    auto fill = [](c10::CachingAllocator::StatArray& array, int64_t current, int64_t peak,
-                   int64_t allocated, int64_t freed) {
-      c10::CachingAllocator::Stat& stat =
-          array[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-      stat.current = current;
-      stat.peak = peak;
-      stat.allocated = allocated;
-      stat.freed = freed;
-    };
-    const int64_t bytes = static_cast<int64_t>(arena.allocated_bytes);
-    const int64_t peak = static_cast<int64_t>(arena.peak_bytes);
-    fill(stats.allocated_bytes, bytes, peak, 0, 0);
-    fill(stats.active_bytes, bytes, peak, 0, 0);
-    fill(stats.reserved_bytes, bytes, peak, 0, 0);
-    const int64_t live = static_cast<int64_t>(arena.num_allocations - arena.num_frees);
-    fill(stats.allocation, live, live, static_cast<int64_t>(arena.num_allocations),
-         static_cast<int64_t>(arena.num_frees));
-    return stats;
+    c10::CachingDeviceAllocator::DeviceStats result;
+    if (!initialized()) return result;
+    const MemoryStats stats = memory(index).stats();
+    fill(result.allocation, stats.allocation);
+    fill(result.segment, stats.segment);
+    fill(result.active, stats.active);
+    fill(result.inactive_split, stats.inactive_split);
+    fill(result.allocated_bytes, stats.allocated_bytes);
+    fill(result.reserved_bytes, stats.reserved_bytes);
+    fill(result.active_bytes, stats.active_bytes);
+    fill(result.inactive_split_bytes, stats.inactive_split_bytes);
+    fill(result.requested_bytes, stats.requested_bytes);
+    result.max_split_size = -1;  // as CUDA says that there is none
+    result.num_alloc_retries = stats.num_alloc_retries;
+    result.num_ooms = stats.num_ooms;
+    result.num_device_alloc = stats.num_device_alloc;
+    result.num_device_free = stats.num_device_free;
+    return result;
   }
-  void resetAccumulatedStats(c10::DeviceIndex) override {}
+  void resetAccumulatedStats(c10::DeviceIndex index) override {
+    if (initialized()) memory(index).reset_accumulated();
+  }
   void resetPeakStats(c10::DeviceIndex index) override {
-    if (is_started()) runtime().device(index).arena().reset_peak();
+    if (initialized()) memory(index).reset_peak();
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
-    const ArenaStats arena = runtime().device(index).arena().stats();
-    return {arena.capacity_bytes - arena.allocated_bytes, arena.capacity_bytes};
+    return {memory(index).free_bytes(), memory(index).capacity()};
+  }
+
+ private:
+  static SegmentAllocator& memory(int index) {
+    Runtime& rt = runtime();
+    TORCH_CHECK(index >= 0 && index < rt.num_devices(), "invalid device ordinal: neuron:", index,
+                " (this process has ", rt.num_devices(), " neuron device(s))");
+    return rt.device(index).memory();
+  }
+  static void fill(c10::CachingAllocator::StatArray& array, const MemoryStatByPool& stats) {
+    for (size_t pool = 0; pool < stats.pools.size(); ++pool) {
+      array[pool].current = stats.pools[pool].current;
+      array[pool].peak = stats.pools[pool].peak;
+      array[pool].allocated = stats.pools[pool].allocated;
+      array[pool].freed = stats.pools[pool].freed;
+    }
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include <memory>
 
+#include "runtime/segments.h"
 #include "torch/generator.h"
 #include "torch/pinned.h"
 #include "torch/python_line.h"
@@ -49,7 +50,7 @@ class NeuronHooks final : public at::PrivateUse1HooksInterface {
   at::Device getDeviceFromPtr(void* data) const override {
     const auto address = reinterpret_cast<uintptr_t>(data);
     for (int i = 0; is_started() && i < num_devices(); ++i) {
-      if (runtime().device(i).arena().contains(address)) {
+      if (runtime().device(i).memory().contains(address)) {
         return {c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(i)};
       }
     }

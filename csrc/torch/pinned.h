@@ -1,11 +1,15 @@
 // Pinned host memory.
 #pragma once
 
-#include <c10/core/Allocator.h>
+#include <ATen/core/CachingHostAllocator.h>
+
+#include <memory>
 
 namespace tn::torch_glue {
 
-c10::Allocator* pinned_allocator();
+at::HostAllocator* pinned_allocator();
+// Keeps the block of a pinned address from being given to others, though it may be released.
+std::shared_ptr<void> hold_pinned(const void* pointer);
 // Whether an address lies in memory that the allocator gave.
 bool is_pinned(const void* pointer);
 

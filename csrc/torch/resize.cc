@@ -3,6 +3,8 @@
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/slice.h>
 
+#include "runtime/segments.h"
+#include "torch/memory.h"
 #include "torch/runtime.h"
 
 namespace tn::torch_glue {
@@ -43,9 +45,10 @@ void resize_storage(const c10::Storage& handle, size_t bytes) {
   }
   {
     std::unique_lock lock(runtime().mutex);
+    std::swap(storage->block, fresh->block);
     std::swap(storage->address, fresh->address);
     for (DeviceStorage* s : {storage, fresh.get()}) {
-      if (s->address) device.arena().set_owner(s->address, s);
+      if (s->block) s->block->owner.store(s, std::memory_order_relaxed);
     }
     std::swap(storage->bytes, fresh->bytes);
     std::swap(storage->layout, fresh->layout);

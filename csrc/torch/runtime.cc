@@ -1,4 +1,5 @@
 #include "torch/runtime.h"
+#include "runtime/segments.h"
 #include "torch/ending.h"
 #include "torch/profile.h"
 
@@ -168,39 +169,18 @@ ReleaseGil::~ReleaseGil() {
 
 Layout fresh_layout(DType dtype, c10::IntArrayRef sizes) { return {dtype, sizes.vec()}; }
 
-void release_storage(void* context) { static_cast<DeviceStorage*>(context)->unref(); }
+void release_storage(void* context) { static_cast<DeviceStorage*>(context)->unref_tensor(); }
 
 DeviceStorage* storage_at(const c10::DataPtr& data) {
   const auto address = reinterpret_cast<uintptr_t>(data.get());
   void* owner = nullptr;
   for (int i = 0; address && !owner && i < num_devices() && is_started(); ++i) {
-    owner = runtime().device(i).arena().owner(address);
+    owner = runtime().device(i).memory().owner(address);
   }
   TORCH_CHECK(owner,
               "expected a neuron tensor over a storage of this device, got one whose storage was "
               "released or points elsewhere");
   return static_cast<DeviceStorage*>(owner);
-}
-
-Ref<DeviceStorage> new_storage(Device& device, size_t bytes, Layout layout) {
-  uintptr_t address = 0;
-  if (bytes) {
-    Result<uintptr_t> placed = device.arena().allocate(bytes);
-    if (!placed.ok()) {
-      const ArenaStats stats = device.arena().stats();
-      const double mib = 1024.0 * 1024.0;
-      TORCH_CHECK_WITH(
-          OutOfMemoryError, false, "Neuron out of memory. Tried to allocate ", bytes / mib,
-          " MiB. neuron:", device.index(), " has a total capacity of ", stats.capacity_bytes / mib,
-          " MiB (modelled by the target profile) of which ",
-          (stats.capacity_bytes - stats.allocated_bytes) / mib, " MiB is free and ",
-          device.arena().largest_free_range() / mib, " MiB is the largest free block.");
-    }
-    address = placed.value();
-  }
-  Ref<DeviceStorage> storage(new DeviceStorage(&device, address, bytes));
-  storage->layout = std::move(layout);
-  return storage;
 }
 
 at::Tensor make_tensor(Ref<DeviceStorage> storage, c10::ScalarType dtype, c10::IntArrayRef sizes,

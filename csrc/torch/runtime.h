@@ -65,8 +65,6 @@ inline DeviceStorage* storage_of(const at::Tensor& tensor) {
                                                 : storage_at(data);
 }
 
-// A storage with an address and no buffer; throws OutOfMemoryError.
-Ref<DeviceStorage> new_storage(Device& device, size_t bytes, Layout layout);
 // Wraps a storage; `strides` empty means contiguous.
 at::Tensor make_tensor(Ref<DeviceStorage> storage, c10::ScalarType dtype, c10::IntArrayRef sizes,
                        c10::IntArrayRef strides);

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "torch/memory.h"
 #include "torch/runtime.h"
 
 namespace tn::torch_glue {

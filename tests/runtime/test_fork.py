@@ -40,3 +40,34 @@ def test_forked_child_cannot_use_the_device(start: str) -> None:
     assert "spawn" in refused
     assert child == "cpu False"
     assert parent == "True [2.0, 2.0]"
+
+
+MEMORY_CHILD = """
+import os
+import torch
+x = torch.ones(2000, device="neuron")
+pinned = torch.ones(3).pin_memory()
+child = os.fork()
+if child == 0:
+    neuron = torch.neuron
+    print(neuron._is_in_bad_fork(), neuron.memory_stats()["allocated_bytes"]["peak"])
+    neuron.empty_cache()
+    neuron.reset_peak_memory_stats()
+    print(torch.accelerator.memory_allocated(), len(neuron.memory_snapshot()), flush=True)
+    for ask in (neuron.mem_get_info, lambda: neuron.caching_allocator_alloc(8)):
+        try:
+            ask()
+        except RuntimeError as error:
+            print("Cannot re-initialize" in str(error), flush=True)
+    del x, pinned
+    os._exit(0)
+print(os.waitpid(child, 0)[1] == 0, torch.neuron.memory_allocated() >= 8000)
+"""
+
+
+def test_memory_in_a_forked_child_is_not_touched() -> None:
+    stats, accelerator, info, raw, parent = output_of(MEMORY_CHILD).splitlines()
+    assert stats == "True 0"
+    assert accelerator == "0 0"
+    assert info == raw == "True"
+    assert parent == "True True"

@@ -10,7 +10,9 @@
 
 #include "torch/dispatch/overloads.h"
 #include "torch/layout.h"
+#include "torch/pinned.h"
 #include "torch/profile.h"
+#include "torch/python_line.h"
 #include "torch/runtime.h"
 #include "torch/shared_memory.h"
 #include "torch/streams.h"
@@ -107,6 +109,47 @@ void copy_to_device(const at::Tensor& self, const at::Tensor& dst) {
   copy_on_device(staged, dst);
 }
 
+// Starts a copy into pinned memory, which is complete when the stream is. False: it must be waited
+// for. Itself waits only for compiles of what writes the tensor.
+bool start_copy_to_host(const at::Tensor& self, const at::Tensor& dst) {
+  if (self.scalar_type() != dst.scalar_type() || self.sizes() != dst.sizes() ||
+      !dst.is_contiguous() || dst.is_conj() || dst.is_neg() || !is_pinned(dst.const_data_ptr())) {
+    return false;
+  }
+  ProfileRange range("neuron::start_copy_to_host");
+  const at::Tensor source =
+      fills_buffer(self) && self.is_contiguous() ? self : self.clone(c10::MemoryFormat::Contiguous);
+  Device& device = neuron_device(source);
+  DeviceStorage* storage = storage_of(source);
+  Stream& stream = current_stream(device);
+  std::shared_ptr<const std::string> failure;
+  Status status;
+  {
+    ReleaseGil no_gil;
+    std::unique_lock lock(runtime().mutex);
+    Device::drain_uses(*storage, stream, lock);
+    failure = storage->failure;
+    if (!failure && !storage->buffer) status = device.materialize(*storage);
+    if (!failure && status.ok()) {
+      // Both stay until the copy is over; a buffer that is held is not donated meanwhile.
+      struct Held {
+        Ref<DeviceBuffer> buffer;
+        std::shared_ptr<void> memory;
+      };
+      auto held = std::make_shared<Held>(storage->buffer, hold_pinned(dst.const_data_ptr()));
+      Result<Event> copied = held->buffer->buffer().to_host(dst.mutable_data_ptr(), dst.nbytes());
+      status = copied.status();
+      if (status.ok()) {
+        stream.push(Ref<Work>(new Work(std::move(copied).value(), nullptr, python_line(),
+                                       device.next_number(), std::move(held))));
+      }
+    }
+  }
+  if (failure) raise({"RuntimeError", *failure});
+  check(status, "copy from neuron to pinned memory");
+  return true;
+}
+
 void copy_to_host(const at::Tensor& self, const at::Tensor& dst) {
   const at::Tensor source = fills_buffer(self) ? self : self.clone(c10::MemoryFormat::Contiguous);
   at::Tensor dense =
@@ -153,7 +196,7 @@ bool copy_to_peer(const at::Tensor& self, const at::Tensor& dst) {
   return true;
 }
 
-at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool /*non_blocking*/) {
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool non_blocking) {
   if (dst.numel() == 0) return dst;
   const at::Tensor source = self.resolve_conj().resolve_neg();
   if (on_device(source) && on_device(dst)) {
@@ -164,7 +207,7 @@ at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool /*non_b
     }
   } else if (on_device(dst)) {
     copy_to_device(source.expand(dst.sizes()), dst);
-  } else {
+  } else if (!non_blocking || !start_copy_to_host(source, dst)) {
     copy_to_host(source, dst);
   }
   return dst;

@@ -5,6 +5,7 @@
 #include <torch/library.h>
 
 #include "torch/layout.h"
+#include "torch/memory.h"
 #include "torch/runtime.h"
 
 namespace tn::torch_glue {

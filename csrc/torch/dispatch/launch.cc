@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "torch/generator.h"
+#include "torch/memory.h"
 #include "torch/profile.h"
 #include "torch/runtime.h"
 #include "torch/shared_memory.h"
@@ -108,14 +109,20 @@ void Callable::set_planner(Planner p) { planner() = std::move(p); }
 void Callable::call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::IValue>& results) {
   calls_.fetch_add(1, std::memory_order_relaxed);
   note_thread();
-  while (!try_call(arguments, results)) {
-  }
+  with_memory_retry([&] {
+    while (!try_call(arguments, results)) {
+    }
+  });
 }
 
 // One attempt. False: something was made ready without the lock (a plan, an executable, a resized
 // argument), and the call starts over, since another thread may have changed what the key saw.
 bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::IValue>& results) {
   Runtime& rt = runtime();
+  StackContext stack;
+  if (is_recording_memory()) [[unlikely]]
+    stack = gather_stack(RecordStacks::kState);
+  std::vector<at::Tensor> outputs;  // released after the lock, should something throw
   std::unique_lock lock(rt.mutex);
   CallKey key;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -142,15 +149,15 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
     return false;
   }
 
-  std::vector<at::Tensor> outputs;
   c10::SmallVector<DeviceStorage*, 8> storages;
   outputs.reserve(plan->outputs.size());
   for (const OutputPlan& output : plan->outputs) {
-    Ref<DeviceStorage> storage = new_storage(device, output.bytes, output.layout);
+    Ref<DeviceStorage> storage = place_storage(device, output.bytes, output.layout, stack);
     storages.push_back(storage.get());
     outputs.push_back(make_tensor(std::move(storage), output.dtype, output.sizes, output.strides));
   }
   if (plan->kernel && !compile_only()) {
+    charge_temporaries(device, *plan->kernel);
     c10::SmallVector<Ref<DeviceBuffer>, 8> numbers;
     c10::SmallVector<LaunchParam, 24> params;
     for (const Parameter& parameter : key.parameters) {
@@ -193,6 +200,8 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
     }
   }
   if (lock.owns_lock()) lock.unlock();
+  if (plan->keeps_origin || stack) [[unlikely]]
+    note_origin(outputs, name_);
   results.clear();
   for (size_t next = 0; next < plan->returns.size();) {
     results.push_back(build_return(plan->returns, next, outputs, arguments));

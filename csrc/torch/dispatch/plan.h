@@ -50,7 +50,8 @@ struct Plan {
   std::vector<std::pair<int, std::vector<int64_t>>> resizes;
   uint64_t rng_increment = 0;
   bool uses_rng = false;
-  bool checked = false;  // the kernel has index checks: remember the Python line
+  bool keeps_origin = false;  // an output is so large that reports name the line it came from
+  bool checked = false;       // the kernel has index checks: remember the Python line
 };
 
 // Plans by whole key. Not thread-safe: Runtime::mutex guards it. Plans live as long as the process.

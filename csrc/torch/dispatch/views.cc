@@ -9,6 +9,7 @@
 #include <ATen/ops/view_native.h>
 #include <torch/library.h>
 
+#include "torch/memory.h"
 #include "torch/resize.h"
 #include "torch/runtime.h"
 
@@ -19,16 +20,17 @@ const at::Tensor& resize_(const at::Tensor& self, c10::IntArrayRef sizes,
                           std::optional<c10::MemoryFormat> memory_format) {
   if (self.sizes() == sizes && !memory_format) return self;
   c10::TensorImpl* impl = self.unsafeGetTensorImpl();
+  const size_t bytes =
+      at::detail::computeStorageNbytesContiguous(sizes, impl->itemsize(), impl->storage_offset());
+  // First, so that a tensor for which there is no memory stays as it is.
+  if (c10::multiply_integers(sizes) > 0 && bytes > self.storage().nbytes()) {
+    resize_storage(self.storage(), bytes);
+  }
   impl->set_sizes_contiguous(sizes);
   if (memory_format && *memory_format != c10::MemoryFormat::Contiguous) {
     TORCH_CHECK(*memory_format != c10::MemoryFormat::Preserve,
                 "Unsupported memory format: resize_ takes no torch.preserve_format");
     impl->empty_tensor_restride(*memory_format);
-  }
-  const size_t bytes = at::detail::computeStorageNbytes(impl->sizes(), impl->strides(),
-                                                        impl->itemsize(), impl->storage_offset());
-  if (impl->numel() > 0 && bytes > self.storage().nbytes()) {
-    resize_storage(self.storage(), bytes);
   }
   // A storage without contents takes the tensor's shape, as if it had been created so; not while a
   // launch waits that holds a reference and knows the old layout.
