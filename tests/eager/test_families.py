@@ -225,3 +225,15 @@ def test_transformer_layer_in_evaluation(norm_first: bool) -> None:
             assert_same(on_device[0], attention[0], strides=False, scale=5)
             if weights:
                 assert_same(on_device[1], attention[1], strides=False, scale=5)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.bool])
+def test_arctangent_of_a_strided_view_of_narrow_integers(dtype: torch.dtype) -> None:
+    """Fused with such a read, one plugin's atan2 gave rubbish."""
+    x = torch.arange(800).remainder(9).reshape(20, 40).to(dtype)
+    assert_same(torch.atan(x.to("neuron")[:, ::2]), torch.atan(x[:, ::2]))
+    one = torch.ones(20, 20)
+    assert_same(
+        torch.atan2(x.to("neuron")[:, ::2].float(), one.to("neuron")),
+        torch.atan2(x[:, ::2].float(), one),
+    )

@@ -11,6 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+from jax import lax
 
 from torch_neuronx.lowering.program import COMPLEX_DTYPES, FLOAT_DTYPES, INTEGER_DTYPES
 
@@ -81,6 +82,15 @@ def cast(x: Any, name: str) -> Any:
     if name == "bool":
         return x != 0
     return _into_range(x, name).astype(target)
+
+
+def alone(x: Any) -> Any:
+    """``x``, which XLA computes apart from what reads it.
+
+    The newest CPU plugin (PJRT 0.115) compiles atan2 with a constant wrongly where it is fused with
+    a strided read and a conversion from a narrow integer: ``atan(uint8[:, ::2])`` was rubbish.
+    """
+    return lax.optimization_barrier(x)
 
 
 def _into_range(x: Any, name: str) -> Any:

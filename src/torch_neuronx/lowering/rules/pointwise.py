@@ -14,6 +14,7 @@ import numpy as np
 from jax import lax
 
 from torch_neuronx.lowering.dtypes import (
+    alone,
     cast,
     is_complex,
     is_integer,
@@ -247,7 +248,7 @@ def _ignoring_nan(choose: Callable[..., Any]) -> Callable[..., Any]:
 
 # Functions of two operands already broadcast and cast to the dtype of the computation.
 _BINARY: dict[str, Callable[..., Any]] = {
-    "atan2": lax.atan2,
+    "atan2": lambda a, b: lax.atan2(alone(a), alone(b)),
     "hypot": _hypot,
     "copysign.Tensor copysign.Scalar": _copysign,
     "heaviside": lambda a, b: jnp.where(a == 0, b, (a > 0).astype(a.dtype)),

@@ -11,7 +11,7 @@ import jax.scipy.special as jsp
 import numpy as np
 from jax import lax
 
-from torch_neuronx.lowering.dtypes import cast, is_complex, is_integer, op_math
+from torch_neuronx.lowering.dtypes import alone, cast, is_complex, is_integer, op_math
 from torch_neuronx.lowering.table import lowers
 
 
@@ -57,7 +57,7 @@ FLOAT: dict[str, Callable[..., Any]] = {
     "tan": lax.tan,
     "asin": lax.asin,
     "acos": lax.acos,
-    "atan": lax.atan,
+    "atan": lambda x: lax.atan(alone(x)),
     "sinh": lax.sinh,
     "cosh": lax.cosh,
     "tanh": lax.tanh,
