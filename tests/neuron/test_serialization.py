@@ -148,7 +148,8 @@ from multiprocessing.reduction import ForkingPickler
 import torch
 import torch.multiprocessing as mp
 
-def child(queue, back, received):
+def child(queue, back, received, argument, model):
+    print(argument.device, argument.tolist(), model.weight.device, flush=True)
     x, parameter = queue.get()
     print(x.device, type(parameter).__name__, parameter.requires_grad, flush=True)
     back.put(x * 2)
@@ -159,7 +160,9 @@ if __name__ == "__main__":
     x = torch.arange(6.0, device="neuron").reshape(2, 3).t()
     context = mp.get_context("spawn")
     queue, back, received = context.Queue(), context.Queue(), context.Event()
-    process = context.Process(target=child, args=(queue, back, received))
+    argument = torch.arange(3, device="neuron", dtype=torch.bfloat16)
+    model = torch.nn.Linear(2, 1).to("neuron")
+    process = context.Process(target=child, args=(queue, back, received, argument, model))
     process.start()
     queue.put((x, torch.nn.Parameter(x.sum(0))))
     y = back.get(timeout=120)
@@ -179,9 +182,10 @@ def test_tensors_reach_another_process_through_host_memory(tmp_path: Path) -> No
         f"import runpy; runpy.run_path({str(tmp_path / 'sender.py')!r}, {{}}, '__main__')"
     )
     lines = text.splitlines()
-    assert lines[0] == "neuron:0 Parameter True"
-    assert lines[1] == "neuron:0 [[0.0, 6.0], [2.0, 8.0], [4.0, 10.0]] True 0"
-    assert "send tensor.detach()" in lines[2]
+    assert lines[0] == "neuron:0 [0.0, 1.0, 2.0] neuron:0"  # arguments of the process
+    assert lines[1] == "neuron:0 Parameter True"
+    assert lines[2] == "neuron:0 [[0.0, 6.0], [2.0, 8.0], [4.0, 10.0]] True 0"
+    assert "send tensor.detach()" in lines[3]
 
 
 def test_the_pickler_of_multiprocessing_gives_a_copy() -> None:
