@@ -1,8 +1,10 @@
 #include "torch/dispatch/ranges.h"
 
+#include <ATen/native/DistributionTemplates.h>
 #include <c10/util/Exception.h>
 
 #include <map>
+#include <optional>
 
 namespace tn::torch_glue {
 namespace {
@@ -44,16 +46,22 @@ void cauchy(Arguments a) {
   TORCH_CHECK(number(a, 2) > 0.0, "cauchy_ expects sigma > 0.0, but found sigma=", number(a, 2));
 }
 
-void check_range(int64_t from, int64_t to) {
-  TORCH_CHECK(from < to, "random_ expects 'from' to be less than 'to', but got from=", from,
-              " >= to=", to);
+// Draws nothing: PyTorch's template around it checks the bounds against each other and against
+// the tensor's dtype, in whose range they would wrap.
+template <typename RNG>
+struct NoDraw {
+  template <typename... Bounds>
+  void operator()(at::TensorIteratorBase&, Bounds&&...) const {}
+};
+
+void check_range(const c10::IValue& self, int64_t from, std::optional<int64_t> to) {
+  at::Tensor tensor = self.toTensor();
+  at::native::templates::random_from_to_impl<NoDraw, at::Generator>(tensor, from, to, std::nullopt);
 }
 
-void random_from(Arguments a) {
-  if (!a[2].isNone()) check_range(a[1].toInt(), a[2].toInt());
-}
+void random_from(Arguments a) { check_range(a[0], a[1].toInt(), a[2].toOptional<int64_t>()); }
 
-void random_to(Arguments a) { check_range(0, a[1].toInt()); }
+void random_to(Arguments a) { check_range(a[0], 0, a[1].toInt()); }
 
 }  // namespace
 

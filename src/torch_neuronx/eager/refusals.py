@@ -57,6 +57,8 @@ def check(
             raise RuntimeError(
                 f"multinomial expects Long tensor out, got: {_short(metas[-1].dtype).title()}"
             )
+    if row.base.startswith("aten::randperm"):
+        _check_randperm(metas[0], results[0].dtype)
     if row.kind == "out" and row.base == "aten::linalg_solve_triangular":
         _check_same_dtype(metas[0], metas[-1])
     if row.kind == "out" and row.base.split(".")[0] in ("aten::all", "aten::any"):
@@ -162,6 +164,16 @@ def _check_multinomial(probabilities: torch.Tensor, count: int, replacement: boo
         )
 
 
+def _check_randperm(n: int, dtype: torch.dtype) -> None:
+    """The result's dtype must hold every number, or they would wrap or round."""
+    torch.scalar_tensor(max(n - 1, 0), dtype=dtype)  # raises for integers
+    largest = {torch.float16: 2**11 + 1, torch.float32: 2**24 + 1, torch.float64: 2**53 + 1}
+    if n > largest.get(dtype, n):
+        raise RuntimeError(
+            f"n cannot be greater than {largest[dtype]} for {_short(dtype).title()} type."
+        )
+
+
 def _check_truth_result(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None:
     name = row.base.split("::")[1].split(".")[0]
     for argument, out in zip(schema.arguments, metas, strict=True):
@@ -177,8 +189,14 @@ def _short(dtype: torch.dtype) -> str:
 
 
 def _try_on_cpu(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None:
-    if row.uses_rng or _NO_TRIAL.match(row.name):
-        return  # nor may the CPU's generator move
+    if _NO_TRIAL.match(row.name):
+        return
+    if row.uses_rng:
+        names = [a.name for a in schema.arguments]
+        if "generator" not in names:
+            return  # the CPU's default generator may not move
+        place = names.index("generator")
+        metas = [*metas[:place], torch.Generator(), *metas[place + 1 :]]
     if row.name.startswith(("aten::_foreach_", "aten::_fused_")):
         return
     with warnings.catch_warnings(), torch.no_grad():
