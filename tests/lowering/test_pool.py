@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.lowering.errors import check_error
 from tests.lowering.gradients import check_gradients
 from tests.lowering.harness import check
 
@@ -137,3 +139,12 @@ def test_max_unpool():
     check("aten::max_unpool2d", y, indices, [8, 8])
     y, indices = F.max_pool3d(torch.randn(2, 3, 4, 4, 4), 2, return_indices=True)
     check("aten::max_unpool3d", y, indices, [4, 4, 4], [2, 2, 2], [0, 0, 0])
+
+
+@pytest.mark.parametrize("bad", [100, 8, -1])
+def test_max_unpool_refuses_positions_outside_of_the_volume(bad: int):
+    x = torch.ones(1, 1, 1, 2)
+    left = check_error("aten::max_unpool2d", x, torch.tensor([[[[0, bad]]]]), [2, 4])
+    np.testing.assert_array_equal(left[0].reshape(-1), [1, 0, 0, 0, 0, 0, 0, 0])
+    index = torch.tensor([[[[[bad * 2, 0]]]]])
+    check_error("aten::max_unpool3d", x[None], index, [2, 2, 4], [2, 2, 2], [0, 0, 0])

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_neuronx.lowering.checks import Checks
 from torch_neuronx.lowering.dtypes import cast, dtype_name, is_float, op_math
 from torch_neuronx.lowering.table import lowers
 
@@ -456,23 +457,41 @@ _adaptive_max_rule(3)
 # --- unpooling ---------------------------------------------------------------------------------
 
 
-def _unpool(x: Any, indices: Any, n: int, shape: Ints) -> Any:
+def _unpool(x: Any, indices: Any, n: int, shape: Ints, checks: Checks) -> Any:
     planes = math.prod(shape[: len(shape) - n])
-    flat = jnp.zeros((planes, math.prod(shape[len(shape) - n :])), x.dtype)
+    size = math.prod(shape[len(shape) - n :])
+    flat = jnp.zeros((planes, size), x.dtype)
     rows = lax.broadcasted_iota(np.int64, (planes, x.size // max(planes, 1)), 0)
-    place = indices.reshape(rows.shape)
+    place = indices.reshape(rows.shape).astype(np.int64)
+    valid = (place >= 0) & (place < size)
+    checks.require(
+        valid,
+        place,
+        "RuntimeError",
+        "Found an invalid max index: {value} (output volumes are of size "
+        + "x".join(map(str, shape[len(shape) - n :]))
+        + ")",
+    )
+    place = jnp.where(valid, place, size)  # dropped
     return flat.at[rows, place].set(x.reshape(rows.shape), mode="drop").reshape(shape)
 
 
 @lowers("aten::max_unpool2d", exact=True)
-def max_unpool2d(self: Any, indices: Any, output_size: Ints, *, out: Any) -> Any:
+def max_unpool2d(self: Any, indices: Any, output_size: Ints, *, out: Any, checks: Checks) -> Any:
     """Values put back at their flat positions, zeros elsewhere."""
-    return _unpool(self, indices, 2, out.shape)
+    return _unpool(self, indices, 2, out.shape, checks)
 
 
 @lowers("aten::max_unpool3d", exact=True)
 def max_unpool3d(
-    self: Any, indices: Any, output_size: Ints, stride: Ints, padding: Ints, *, out: Any
+    self: Any,
+    indices: Any,
+    output_size: Ints,
+    stride: Ints,
+    padding: Ints,
+    *,
+    out: Any,
+    checks: Checks,
 ) -> Any:
     """Values put back at their flat positions, zeros elsewhere."""
-    return _unpool(self, indices, 3, out.shape)
+    return _unpool(self, indices, 3, out.shape, checks)
