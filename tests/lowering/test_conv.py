@@ -146,3 +146,10 @@ def test_weight_larger_than_its_patches(size, kernel, stride, padding, dilation,
     grad = torch.randn_like(out)
     mask = [True, True, True]
     check("aten::convolution_backward", grad, x, weight, [64], *geometry, mask)
+
+
+def test_no_input_channels_with_a_bias():
+    check(
+        "aten::convolution", torch.ones(2, 0, 9, 8), torch.ones(6, 0, 3, 2), torch.ones(6),
+        [1, 1], [0, 0], [1, 1], False, [0, 0], 1,
+    )  # fmt: skip

@@ -74,3 +74,8 @@ def test_equal_elements_keep_their_order() -> None:
 
 def test_logcumsumexp_helper() -> None:
     check("aten::_logcumsumexp", torch.tensor([[0.5, -math.inf, 3.0], [1.0, NAN, 2.0]]), 1)
+
+
+@pytest.mark.parametrize("k", [0, 1])
+def test_topk_of_a_number_is_the_number(k: int):
+    check("aten::topk", torch.tensor(3.5), k)

@@ -170,7 +170,7 @@ def convolution(
         result = _forward(
             input, weight, stride, padding, dilation, transposed, output_padding, groups
         )
-    if bias is not None:
+    if bias is not None and result.size:  # without input channels PyTorch has no output either
         result = result + cast(bias, dtype).reshape(1, -1, *(1,) * (result.ndim - 2))
     return result
 

@@ -105,7 +105,7 @@ def topk(self: Any, k: int, dim: int, largest: bool, sorted: bool) -> tuple[Any,
     """The k largest or smallest, always in order."""
     values, index = sort_with_index(self, dim, largest)
     if self.ndim == 0:
-        return (values, index) if k else (values.reshape(-1)[:0], index.reshape(-1)[:0])
+        return values, index  # also for k = 0, as in PyTorch
     axis = dim % self.ndim
     return lax.slice_in_dim(values, 0, k, axis=axis), lax.slice_in_dim(index, 0, k, axis=axis)
 
