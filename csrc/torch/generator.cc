@@ -55,6 +55,13 @@ std::pair<uint64_t, uint64_t> NeuronGenerator::reserve(uint64_t increment) {
   return now;
 }
 
+void NeuronGenerator::give_back(std::pair<uint64_t, uint64_t> reserved, uint64_t increment) {
+  std::lock_guard lock(state_->mutex);
+  if (state_->seed == reserved.first && state_->offset == reserved.second + increment) {
+    state_->offset = reserved.second;
+  }
+}
+
 void NeuronGenerator::set_state(const c10::TensorImpl& state) {
   at::detail::check_rng_state(state);
   TORCH_CHECK(state.numel() == 16, "a neuron RNG state has 16 bytes (seed, offset), got ",

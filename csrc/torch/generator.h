@@ -36,6 +36,8 @@ class NeuronGenerator final : public c10::GeneratorImpl {
 
   // Seed and offset for a launch that draws `increment` numbers; advances the offset.
   std::pair<uint64_t, uint64_t> reserve(uint64_t increment);
+  // Undoes the last `reserve`, whose launch did not take place; nothing if something came between.
+  void give_back(std::pair<uint64_t, uint64_t> reserved, uint64_t increment);
 
  private:
   NeuronGenerator* clone_impl() const override;

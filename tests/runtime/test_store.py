@@ -68,3 +68,26 @@ def test_eviction_with_launches_in_flight() -> None:
         TORCH_NEURONX_EXECUTABLE_MEMORY_MB="1",
     )
     assert text.split() == ["23600.0", "True"]
+
+
+def test_a_random_operator_that_comes_back_draws_the_same_numbers() -> None:
+    """Its executable is evicted in between; loading it again advances the generator no further."""
+    text = output_of(
+        """
+        import torch
+        from torch_neuronx import _C
+        def draw():
+            torch.neuron.manual_seed(5)
+            return torch.rand(7, device="neuron").tolist(), torch.neuron.get_rng_state().tolist()
+        first = draw()
+        evictions = _C.store_stats()["evictions"]
+        for n in range(1, 40):
+            torch.empty(n, dtype=torch.int32, device="neuron").fill_(n)
+        torch.neuron.synchronize()
+        print(_C.store_stats()["evictions"] > evictions)
+        reloads = _C.store_stats()["reloads"]
+        print(draw() == first, _C.store_stats()["reloads"] > reloads)
+        """,
+        TORCH_NEURONX_EXECUTABLE_MEMORY_MB="1",
+    )
+    assert text.split() == ["True", "True", "True"]

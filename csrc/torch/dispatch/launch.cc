@@ -177,14 +177,16 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
     launch.outputs = {storages.data(), storages.size()};
     Stream& stream = current_stream(device);
     launch.stream = &stream;
+    NeuronGenerator* generator = nullptr;
     if (plan->uses_rng) {
       launch.uses_rng = true;
-      std::tie(launch.seed, launch.offset) =
-          generator_or_default(key.generator, static_cast<c10::DeviceIndex>(device.index()))
-              .reserve(plan->rng_increment);
+      generator =
+          &generator_or_default(key.generator, static_cast<c10::DeviceIndex>(device.index()));
+      std::tie(launch.seed, launch.offset) = generator->reserve(plan->rng_increment);
     }
     ProfileRange range("neuron::launch", name_);
     if (!device.submit(launch)) {
+      if (generator) generator->give_back({launch.seed, launch.offset}, plan->rng_increment);
       lock.unlock();
       check(plan->kernel->reload(), name_.c_str());
       return false;
