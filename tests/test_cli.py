@@ -8,7 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import torch
+
+import torch_neuronx
+from torch_neuronx import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -22,6 +26,13 @@ def info(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=120,
     )
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"torchneuron {torch_neuronx.__version__}\n"
 
 
 def test_json_has_versions_registration_plugins_and_environment() -> None:

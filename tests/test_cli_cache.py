@@ -34,6 +34,13 @@ def run(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_without_an_action_the_help_is_printed(root: Path) -> None:
+    done = run(root)
+    assert done.returncode == 0
+    assert "usage: torchneuron cache" in done.stdout and "prune" in done.stdout
+    assert run(root, "nothing").returncode == 2
+
+
 def test_list_names_every_entry_and_the_total(root: Path) -> None:
     lines = run(root, "list", "--json").stdout.splitlines()
     assert [json.loads(line)["key"] for line in lines] == list(KEYS)

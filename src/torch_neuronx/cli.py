@@ -16,18 +16,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch_neuronx import identity
+from torch_neuronx import __version__, identity
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line; returns the exit status (2 for wrong usage, as argparse does)."""
     parser = argparse.ArgumentParser(prog="torchneuron", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"torchneuron {__version__}")
     commands = parser.add_subparsers(dest="command", required=True)
     info = commands.add_parser("info", help="what is installed and where registration stands")
     info.add_argument("--json", action="store_true", help="print JSON")
     info.add_argument("--device", action="store_true", help="start the device and list it")
     cache = commands.add_parser("cache", help="the executable cache on the disk")
-    actions = cache.add_subparsers(dest="action", required=True)
+    cache.set_defaults(action=None)
+    actions = cache.add_subparsers(dest="action")
     listing = actions.add_parser("list", help="entries by level, with sizes and last use")
     listing.add_argument("--json", action="store_true", help="print JSON lines")
     actions.add_parser("verify", help="read every entry; remove what is corrupt or unsafe")
@@ -47,6 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.command == "ops":
         return ops_command(options)
     if options.command == "cache":
+        if options.action is None:
+            cache.print_help()
+            return 0
         return cache_command(options)
     facts = identity.collect()
     if options.device:

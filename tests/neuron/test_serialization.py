@@ -111,7 +111,8 @@ def test_safetensors(tmp_path: Path) -> None:
     other["head"].weight = other["embed"].weight
     safetensors.load_model(other.to("neuron"), str(file))
     assert_same(other["head"].weight.detach(), weight)
-    # The library's list of devices is closed; an index goes to torch as it is.
+    # The library's list of devices is closed (torch_neuronx.integrations.safetensors takes the
+    # name); an index goes to torch as it is.
     with pytest.raises(Exception, match="invalid"):
         safetensors.load_file(str(file), device="neuron")
     assert next(iter(safetensors.load_file(str(file), device=0).values())).is_neuron
