@@ -18,10 +18,8 @@ _TYPES = "BFloat16 Bool Byte Char ComplexDouble ComplexFloat Double Float Half I
 # Names of torch.cuda that torch.neuron leaves out, by reason.
 ABSENT: dict[str, str] = {
     "deprecated by torch in favour of dtype= and device=": " ".join(
-        f"{t}Storage {t}Tensor" for t in _TYPES.split()
-    )
-    .replace("ComplexDoubleTensor ", "")
-    .replace("ComplexFloatTensor ", ""),
+        f"{t}Storage" for t in _TYPES.split()
+    ),
     "deprecated by torch in favour of torch.amp": "amp",
     "deprecated by torch in favour of the names with reserved, and reset_peak_memory_stats": (
         "max_memory_cached memory_cached reset_max_memory_allocated reset_max_memory_cached"
@@ -161,3 +159,21 @@ def test_accelerator_capability_lists_the_dtypes_that_can_be_allocated() -> None
             assert torch.empty(2, dtype=dtype, device="neuron").dtype == dtype
     assert {torch.bool, torch.int64, torch.bfloat16, torch.float64, torch.complex128} <= supported
     assert not supported & {torch.complex32, torch.qint8}
+
+
+def test_typed_tensors_are_names_of_a_dtype() -> None:
+    x = torch.neuron.FloatTensor([1, 2])
+    assert x.type() == "torch.neuron.FloatTensor" and x.tolist() == [1, 2]
+    assert torch.neuron.LongTensor(2, 3).shape == (2, 3)
+    assert torch.neuron.BoolTensor(torch.Size([4])).dtype == torch.bool
+    assert torch.neuron.HalfTensor().numel() == 0
+    assert isinstance(x, torch.neuron.FloatTensor) and not isinstance(x, torch.neuron.LongTensor)
+    assert not isinstance(torch.ones(1), torch.neuron.FloatTensor)
+    assert torch.neuron.FloatTensor(x).data_ptr() == x.data_ptr()
+    for source in (x, x.cpu()):
+        moved = source.type(torch.neuron.LongTensor)
+        assert moved.type() == "torch.neuron.LongTensor" and moved.tolist() == [1, 2]
+    layer = torch.nn.Linear(2, 2).type(torch.neuron.BFloat16Tensor)
+    assert layer.weight.type() == "torch.neuron.BFloat16Tensor"
+    with pytest.raises(TypeError, match=r"expected torch\.neuron\.FloatTensor .*convert it"):
+        torch.neuron.FloatTensor(torch.ones(2))

@@ -79,10 +79,32 @@ from torch_neuronx.neuron.streams import (
     set_stream,
     stream,
 )
+from torch_neuronx.neuron.types import TYPES
+
+BFloat16Tensor = TYPES["BFloat16Tensor"]
+BoolTensor = TYPES["BoolTensor"]
+ByteTensor = TYPES["ByteTensor"]
+CharTensor = TYPES["CharTensor"]
+DoubleTensor = TYPES["DoubleTensor"]
+FloatTensor = TYPES["FloatTensor"]
+HalfTensor = TYPES["HalfTensor"]
+IntTensor = TYPES["IntTensor"]
+LongTensor = TYPES["LongTensor"]
+ShortTensor = TYPES["ShortTensor"]
 
 __all__ = [
+    "BFloat16Tensor",
+    "BoolTensor",
+    "ByteTensor",
+    "CharTensor",
     "DeviceProperties",
+    "DoubleTensor",
     "Event",
+    "FloatTensor",
+    "HalfTensor",
+    "IntTensor",
+    "LongTensor",
+    "ShortTensor",
     "Stream",
     "StreamContext",
     "caching_allocator_alloc",
