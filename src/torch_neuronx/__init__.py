@@ -111,10 +111,16 @@ def _device_count() -> int:
 
 
 def _plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
+    import torch
+    from torch.utils import _python_dispatch
+
     from torch_neuronx.compiler import planning
     from torch_neuronx.eager import planner  # noqa: F401  registers itself for operators
 
-    return planning.plan(name, call, values)
+    # Planning calls operators of its own, on the meta device and on CPU. The program's modes (a
+    # default device among them) are not for those.
+    with torch._C.DisableTorchFunction(), _python_dispatch._disable_current_modes():
+        return planning.plan(name, call, values)
 
 
 def _on_fallback(overload: str, values: list[Any]) -> None:

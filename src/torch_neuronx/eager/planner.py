@@ -116,7 +116,7 @@ def _sizes_of_base(
 
 def _word(dtype: torch.dtype) -> str:
     """``Float`` of torch.float32, as PyTorch's errors name dtypes."""
-    return torch.empty(0, dtype=dtype).type().split(".")[-1].removesuffix("Tensor")
+    return torch.empty(0, dtype=dtype, device="cpu").type().split(".")[-1].removesuffix("Tensor")
 
 
 def _write(

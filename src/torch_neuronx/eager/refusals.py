@@ -185,7 +185,8 @@ def _check_truth_result(row: Overload, schema: schemas.Schema, metas: list[Any])
 
 def _short(dtype: torch.dtype) -> str:
     """``long`` of int64: how PyTorch's errors call dtypes."""
-    return torch.empty(0, dtype=dtype).type().split(".")[-1].removesuffix("Tensor").lower()
+    name = torch.empty(0, dtype=dtype, device="cpu").type().split(".")[-1]
+    return name.removesuffix("Tensor").lower()
 
 
 def _try_on_cpu(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None:

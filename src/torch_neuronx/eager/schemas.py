@@ -62,7 +62,9 @@ def call(op: Any, arguments: tuple[Argument, ...], values: list[Any]) -> Any:
     """
     if not torch._C._should_allow_numbers_as_tensors(op._schema.name.split("::")[1]):
         values = [
-            torch.tensor(v) if a.kind == "Tensor" and isinstance(v, (int, float, complex)) else v
+            torch.tensor(v, device="cpu")
+            if a.kind == "Tensor" and isinstance(v, (int, float, complex))
+            else v
             for a, v in zip(arguments, values, strict=True)
         ]
     positional = [v for a, v in zip(arguments, values, strict=True) if not a.keyword]
@@ -84,7 +86,9 @@ def zeros_on_cpu(values: list[Any]) -> list[Any]:
     def replaced(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and value.device.type == "meta":
             if id(value) not in made:
-                zeros = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)
+                zeros = torch.empty_strided(
+                    value.shape, value.stride(), dtype=value.dtype, device="cpu"
+                )
                 zeros.untyped_storage().fill_(0)
                 made[id(value)] = zeros
             return made[id(value)]
