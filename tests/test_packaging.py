@@ -17,6 +17,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
+EXTRAS = ("test", "clients", "lint", "plugins", "readiness")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # A module that compiles in a second; what is tested is the build, not our C++.
 TINY_MODULE = """
@@ -62,7 +63,7 @@ def test_every_dependency_is_documented_with_pin_and_licence() -> None:
     declared = [
         *PYPROJECT["project"]["dependencies"],
         *PYPROJECT["build-system"]["requires"],
-        *(line for name in ("test", "clients", "lint", "plugins") for line in requirements(name)),
+        *(line for name in EXTRAS for line in requirements(name)),
     ]
     for name, pin in map(split_name, declared):
         assert rows[name].removesuffix(", by hash") == (pin or "any"), name

@@ -1,4 +1,9 @@
-"""Will hold pilots, checks, ledgers, reports and the model sweep.
+"""Evidence for a migration decision: can this workload move to that device, and at what cost?
 
-Uses torch's public API only, so that a pilot runs on any device. Nothing is here yet.
+The command is ``neuron-readiness``; `docs/readiness.md` tells how a pilot is written and read.
+Importing this package imports neither torch nor a device.
 """
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

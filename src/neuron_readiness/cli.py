@@ -1,0 +1,29 @@
+"""The command ``neuron-readiness``: init, run, compare, report, sweep."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from neuron_readiness import __version__
+
+# One module each, with `add(subparsers)` and `main(options) -> exit status`.
+_COMMANDS = ("init", "run", "report", "compare")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; the exit status (see ``exits``; 2 for wrong usage)."""
+    parser = argparse.ArgumentParser(prog="neuron-readiness", description=__doc__)
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    modules = {n: importlib.import_module(f"neuron_readiness.commands.{n}") for n in _COMMANDS}
+    for module in modules.values():
+        module.add(commands)
+    options = parser.parse_args(argv)
+    return int(modules[options.command].main(options))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,163 @@
+"""From a record's items to a decision whose claim is as narrow as the evidence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuron_readiness.gates.table import OPERATORS, Gate
+
+_ABSENT = object()
+TITLES = {
+    "proceed": "Proceed for the tested workload",
+    "continue": "Continue on named gaps",
+    "keep": "Keep the existing path",
+}
+
+
+def evaluate(gate: Gate, items: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """One gate's row: ``outcome`` is passed, failed, open or not-applicable."""
+    row = {
+        "gate": gate.name,
+        "claim": gate.claim,
+        "level": gate.level,
+        "measure": gate.measure,
+        "rule": f"{gate.op} {gate.limit}",
+        "value": None,
+        "item": gate.measure.split(".")[0],
+    }
+    if gate.level == "off":
+        return {**row, "outcome": "not-applicable"}
+    item = items.get(row["item"], {})
+    if gate.when and not _truthy(_lookup(items, gate.when)):
+        # The item ran and says that this does not apply; an item that did not run is open.
+        ran = item.get("status") == "done"
+        return {**row, "outcome": "not-applicable" if ran else "open"}
+    found = _lookup(items, gate.measure)
+    if found is _ABSENT or (found is None and gate.limit != "none"):
+        return {**row, "outcome": "open"}
+    value = _value(found)
+    row["value"] = value
+    try:
+        passed = OPERATORS[gate.op](value, gate.limit)
+    except TypeError:
+        return {**row, "outcome": "open"}
+    return {**row, "outcome": "passed" if passed else "failed"}
+
+
+def _lookup(items: dict[str, dict[str, Any]], path: str) -> Any:
+    name, *rest = path.split(".")
+    value: Any = items.get(name, {}).get("facts", _ABSENT)
+    for part in rest:
+        if not isinstance(value, dict) or part not in value:
+            return _ABSENT
+        value = value[part]
+    return value
+
+
+def _value(found: Any) -> Any:
+    if isinstance(found, (list, dict)):
+        return len(found)
+    return "none" if found is None else found
+
+
+def _truthy(value: Any) -> bool:
+    return value is not _ABSENT and bool(value)
+
+
+def decide(
+    gates: list[Gate], items: dict[str, dict[str, Any]], faults: list[dict[str, Any]], subject: str
+) -> dict[str, Any]:
+    """The decision with its reasons, most important first, and the largest gap.
+
+    ``subject``: the workload and device, in words, for the claim.
+    """
+    rows = [evaluate(g, items) for g in gates]
+    broken = [r for r in rows if r["outcome"] == "failed" and r["level"] == "require"]
+    by_name = {g.name: g for g in gates}
+    gaps = [
+        r
+        for r in rows
+        if (r["outcome"] == "failed" and r["level"] == "expect")
+        or (
+            r["outcome"] == "open"
+            and r["level"] in ("require", "expect")
+            and by_name[r["gate"]].open == "gap"
+        )
+    ]
+    passed = [r for r in rows if r["outcome"] == "passed" and r["level"] != "report"]
+    verdict = "keep" if broken else "continue" if gaps or faults else "proceed"
+    reasons = [_reason(r, items, "requirement not met") for r in broken]
+    reasons += [{"text": f"fault: {f['text']}", "kind": "fault", "gate": ""} for f in faults]
+    reasons += [_reason(r, items, "gap") for r in gaps if r["outcome"] == "failed"]
+    reasons += [_reason(r, items, "open") for r in gaps if r["outcome"] == "open"]
+    if verdict == "proceed":
+        reasons = [{"text": r["claim"], "kind": "met", "gate": r["gate"]} for r in passed]
+    return {
+        "verdict": verdict,
+        "title": TITLES[verdict],
+        "claim": _claim(verdict, subject, passed, broken, gaps, faults),
+        "reasons": reasons,
+        "largest_gap": reasons[0]["text"] if verdict != "proceed" else _weakest(rows, items),
+        "gates": rows,
+    }
+
+
+def _reason(row: dict[str, Any], items: dict[str, Any], kind: str) -> dict[str, Any]:
+    if row["outcome"] == "open":
+        why = _why_open(items.get(row["item"], {}))
+        text = f"not established: {row['claim']} ({why})"
+    else:
+        detail = _first_finding(items.get(row["item"], {}), row["gate"])
+        text = f"not met: {row['claim']} ({row['measure']} is {row['value']}, rule {row['rule']})"
+        text += f": {detail}" if detail else ""
+    return {"text": text, "kind": kind, "gate": row["gate"]}
+
+
+def _first_finding(item: dict[str, Any], gate: str) -> str:
+    """The first finding of the item that names this gate as its consequence, with its place."""
+    for finding in item.get("findings", []):
+        if finding["gate"] == gate:
+            where = f" ({finding['where']})" if finding["where"] else ""
+            return f"{finding['text']}{where}"
+    return ""
+
+
+def _why_open(item: dict[str, Any]) -> str:
+    if item.get("status") != "done":
+        return str(item.get("reason") or "the stage gave no result")
+    return "no measurement in this record"
+
+
+def _weakest(rows: list[dict[str, Any]], items: dict[str, Any]) -> str:
+    """What the evidence of a passing record still leaves out."""
+    for row in rows:
+        if row["level"] == "report" and row["outcome"] == "failed":
+            return f"reported only: {row['claim']} ({row['measure']} is {row['value']})"
+    for item in items.values():
+        for statement in item.get("statements", []):
+            if statement["evidence"] == "open":
+                return f"left open: {statement['text']}"
+    return "none among what was asked"
+
+
+def _claim(
+    verdict: str,
+    subject: str,
+    passed: list[Any],
+    broken: list[Any],
+    gaps: list[Any],
+    faults: list[Any],
+) -> str:
+    if verdict == "proceed":
+        return (
+            f"For {subject}: {len(passed)} of {len(passed)} applicable gates are met on the cases "
+            "of this pilot. Nothing is claimed beyond them."
+        )
+    if verdict == "keep":
+        names = ", ".join(r["gate"] for r in broken)
+        return (
+            f"For {subject}: {len(broken)} requirement(s) not met ({names}); "
+            "the existing path stays."
+        )
+    names = ", ".join([*(r["gate"] for r in gaps), *(f["kind"] for f in faults)])
+    return f"For {subject}: {len(passed)} gates are met; to be settled first: {names}."

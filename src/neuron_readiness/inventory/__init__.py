@@ -1,0 +1,1 @@
+"""Device-specific dependencies in source text, found in its syntax tree with names resolved."""

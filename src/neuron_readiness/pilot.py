@@ -1,0 +1,188 @@
+"""The pilot: a Python file that says what the workload is.
+
+``model()`` and ``inputs(split)`` are required. Everything else has a default, and the record says
+which parts were the pilot's and which were defaults. See docs/readiness.md for the protocol.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from neuron_readiness.run import guard
+
+SPLITS = ("requests", "hard", "train")
+
+
+class PilotError(ValueError):
+    """The pilot file breaks the protocol; the message says which part and what was expected."""
+
+
+@dataclasses.dataclass
+class Case:
+    """One representative request or batch.
+
+    ``frequency`` is its share of production traffic, in any unit (1000 requests a day, 0.2): only
+    ratios count. ``hard`` marks a difficult case (large, tiny or tied values), which is reported
+    apart from ordinary ones.
+    """
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
+    frequency: float = 1.0
+    hard: bool = False
+
+
+def as_case(value: Any, index: int, split: str) -> Case:
+    """A case from what ``inputs`` may yield: a Case, tensor, tuple (args) or dict (kwargs)."""
+    if isinstance(value, Case):
+        case = dataclasses.replace(value, args=tuple(value.args))
+    elif isinstance(value, Mapping):
+        case = Case(f"{split}-{index}", (), dict(value))
+    elif isinstance(value, (tuple, list)):
+        case = Case(f"{split}-{index}", tuple(value))
+    else:
+        case = Case(f"{split}-{index}", (value,))
+    if not case.frequency >= 0:
+        raise PilotError(f"case {case.name!r}: frequency is {case.frequency}, expected >= 0")
+    return dataclasses.replace(case, hard=case.hard or split == "hard")
+
+
+class Pilot:
+    """A loaded pilot file: the protocol's parts with their defaults."""
+
+    def __init__(self, module: ModuleType, path: Path) -> None:
+        self.module = module
+        self.path = path
+        for required in ("model", "inputs"):
+            if not callable(getattr(module, required, None)):
+                raise PilotError(
+                    f"{path}: expected a function `{required}`; a pilot defines `model()` and "
+                    "`inputs(split)`. `neuron-readiness init` writes one."
+                )
+
+    def part(self, name: str) -> Any:
+        """An optional part, or None."""
+        return getattr(self.module, name, None)
+
+    def setting(self, name: str, default: Any) -> Any:
+        value = self.part(name)
+        return default if value is None else value
+
+    @property
+    def name(self) -> str:
+        return str(self.setting("name", self.path.stem))
+
+    @property
+    def seed(self) -> int:
+        return int(self.setting("seed", 0))
+
+    @property
+    def trains(self) -> bool:
+        return callable(self.part("train_step"))
+
+    @property
+    def provided(self) -> list[str]:
+        """Optional parts that the file defines."""
+        return [name for name in OPTIONAL if self.part(name) is not None]
+
+    def cases(self, split: str) -> list[Case]:
+        """The cases of a split, names made unique.
+
+        Raises:
+            PilotError: two cases have one name, or "requests" is empty.
+        """
+        produced: Iterable[Any] | None = self.module.inputs(split)
+        found = [as_case(v, i, split) for i, v in enumerate(produced or ())]
+        guard.end_copies()
+        names = [c.name for c in found]
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise PilotError(f"inputs({split!r}): names {twice} are used twice; make them differ")
+        if split == "requests" and not found:
+            raise PilotError("inputs('requests') yields no case; expected at least one")
+        return found
+
+    def build(self) -> Any:
+        """The model, on the CPU, seeded: two calls give equal weights for a deterministic pilot."""
+        import torch
+
+        torch.manual_seed(self.seed)
+        model = self.module.model()
+        guard.end_copies()
+        if not callable(model):
+            raise PilotError(f"model() returned {type(model).__name__}, expected a callable model")
+        return model
+
+    def optimizer(self, model: Any) -> Any:
+        """The pilot's optimizer, by default AdamW with a learning rate of 1e-3."""
+        import torch
+
+        make: Callable[[Any], Any] | None = self.part("optimizer")
+        return make(model) if make else torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+
+OPTIONAL: dict[str, str] = {
+    "name": "title of the report (default: the file's name)",
+    "seed": "seed of every run (default 0)",
+    "preprocess": "preprocess(*args, **kwargs) -> (args, kwargs), on the host",
+    "forward": "forward(model, *args, **kwargs) (default: model(*args, **kwargs))",
+    "postprocess": "postprocess(output) -> result of the request",
+    "loss": "loss(output, *args, **kwargs) -> scalar, for the comparison of gradients",
+    "log": "log(output): what a request or step writes to logs",
+    "decide": "decide(output) -> integer tensor: the decisions taken",
+    "scores": "scores(output) -> float tensor (items, classes): what decisions are taken from",
+    "threshold": "a decision is scores > threshold, instead of the largest score",
+    "task_metric": "task_metric(outputs, cases) -> number or {name: number}",
+    "tolerances": "{'output'|'gradient'|'trajectory'|'metric': {'rtol', 'atol', 'why'}}",
+    "optimizer": "optimizer(model) (default AdamW, lr 1e-3)",
+    "train_step": "train_step(model, optimizer, *args, **kwargs) -> loss",
+    "save_checkpoint": "save_checkpoint(path, model, optimizer, position)",
+    "load_checkpoint": "load_checkpoint(path, model, optimizer) -> position",
+    "pad": "pad(args, kwargs, shape) -> (args, kwargs): how a request is padded to a bucket",
+    "compile": "False, True or keyword arguments of torch.compile",
+    "accepted_fallbacks": "{'aten::name': 'why running it on the host is acceptable'}",
+    "kernels": "[{'name', 'owner', 'test'}]: custom kernels and who keeps them",
+    "concurrency": "requests in flight at once in production (default 1)",
+    "operations_per_worker": "requests that a short-lived worker serves (default 10)",
+    "hbm_bytes": "memory of the target where the adapter does not know it",
+    "simplified": "what this pilot leaves out of the real workload, in words",
+    "baseline": "git revision before the migration, for the count of changed lines",
+    "effort": "{'lines_changed', 'hours', 'note'}: effort where no git baseline is at hand",
+    "code": "further files or folders of the workload that the inventory reads",
+    "launch": "launch(rank, world_size, folder, resume, step_done) -> dict: a distributed job",
+    "world_size": "ranks of `launch` (default 2)",
+    "gates": "{'gate': {'level', 'limit'}}: this workload's requirements over the default gates",
+}
+
+
+def load(path: Path) -> Pilot:
+    """Imports a pilot file; its own folder comes first on the import path, as with ``python file``.
+
+    Raises:
+        PilotError: the file is missing or breaks the protocol. What the file itself raises passes.
+    """
+    path = path.resolve()
+    if not path.is_file():
+        raise PilotError(f"{path} is not a file; expected a pilot, a Python file")
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    spec = importlib.util.spec_from_file_location(f"_pilot_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    guard.end_copies()
+    return Pilot(module, path)
+
+
+def digest(path: Path) -> str:
+    """Hash of the pilot's text: a record is resumed only with the file that began it."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

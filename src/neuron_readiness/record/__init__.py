@@ -1,0 +1,1 @@
+"""The record: versioned JSON, Parquet ledgers, and two records side by side."""

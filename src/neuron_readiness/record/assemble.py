@@ -1,0 +1,96 @@
+"""One record from the results of stages: what was learnt, what is open and why, the decision."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+from neuron_readiness import __version__
+from neuron_readiness.exits import exit_code
+from neuron_readiness.gates import table
+from neuron_readiness.gates.decide import decide
+from neuron_readiness.stages import STAGES
+
+SCHEMA = "neuron-readiness/record"
+SCHEMA_VERSION = 1
+_LEFT_OUT = ("stage", "ledgers")  # the key says the one, Parquet holds the other
+
+
+def assemble(
+    results: dict[str, dict[str, Any]],
+    *,
+    pilot: Path,
+    pilot_sha256: str,
+    options: dict[str, Any],
+    reasons: dict[str, str],
+    faults: list[dict[str, Any]],
+    gates: Path | None = None,
+    previous: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The record. ``results``: stage to its result; ``reasons``: why a stage has none; ``faults``:
+    beyond those of the results; ``previous``: the record that this one replaces."""
+    items = {stage.name: _item(results.get(stage.name), stage, reasons) for stage in STAGES}
+    found = [{**f, "stage": n} for n, item in items.items() for f in item["faults"]]
+    found += [{**f, "stage": "pilot"} for f in results.get("pilot", {}).get("faults", [])]
+    found += faults
+    gate_list = table.load(gates)
+    declared = results.get("pilot", {}).get("facts", {})
+    changes = declared.get("gates") or {}
+    name = declared.get("name") or pilot.stem
+    subject = f"{name} on {options['device']} against {options['reference']}"
+    decision = decide(table.changed(gate_list, changes), items, found, subject)
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "tool_version": __version__,
+        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "name": name,
+        "pilot": {"path": str(pilot), "sha256": pilot_sha256, **declared},
+        "options": options,
+        "decision": decision,
+        "exit_code": exit_code(decision["verdict"], (f["kind"] for f in found)),
+        "faults": found,
+        "drift": drift(previous, items),
+        "items": items,
+    }
+
+
+def _item(result: dict[str, Any] | None, stage: Any, reasons: dict[str, str]) -> dict[str, Any]:
+    if result is not None:
+        return {k: v for k, v in result.items() if k not in _LEFT_OUT}
+    why = reasons.get(stage.name, "not asked for in this run")
+    return {
+        "title": stage.title,
+        "status": "open",
+        "reason": why,
+        "evidence": "open",
+        "facts": {},
+        "statements": [{"text": "nothing is known", "evidence": "open", "source": why}],
+        "findings": [],
+        "faults": [],
+        "seconds": 0.0,
+    }
+
+
+def drift(previous: dict[str, Any] | None, items: dict[str, Any]) -> list[dict[str, Any]]:
+    """Changes of the environment since the record before, as name, before, after."""
+    if previous is None:
+        return []
+    before = previous.get("items", {}).get("environment", {}).get("facts", {})
+    after = items["environment"]["facts"]
+    return changes_of(before, after) if before and after else []
+
+
+def changes_of(before: Any, after: Any, name: str = "") -> list[dict[str, Any]]:
+    """Leaves of two JSON values that differ; lists of packages by name."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        rows = []
+        for key in sorted({*before, *after}):
+            path = f"{name}.{key}" if name else key
+            rows += changes_of(before.get(key), after.get(key), path)
+        return rows
+    if name.endswith("packages") and isinstance(before, list) and isinstance(after, list):
+        split = [dict(p.split("==", 1) for p in side if "==" in p) for side in (before, after)]
+        return changes_of(*split, name)
+    return [] if before == after else [{"name": name, "before": before, "after": after}]

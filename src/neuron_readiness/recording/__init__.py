@@ -1,0 +1,1 @@
+"""Ways of watching a workload run: operators, layers, times, numbers, memory."""

@@ -1,0 +1,140 @@
+"""Which plots and tables a record gives, item by item."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from neuron_readiness.report import plots
+
+Table = tuple[list[str], list[list[str]]]
+
+
+def plot_of(name: str, facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """(caption, SVG) of an item."""
+    return [(c, s) for c, s in _PLOTS.get(name, lambda _: [])(facts) if s]
+
+
+def tables_of(name: str, facts: dict[str, Any]) -> list[tuple[str, Table]]:
+    """(caption, (header, rows)) of an item."""
+    return [(c, t) for c, t in _TABLES.get(name, lambda _: [])(facts) if t[1]]
+
+
+def _shape_plots(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    points = [(float(x), float(y)) for x, y in facts.get("coverage", [])]
+    text = "Traffic covered by the most frequent shapes"
+    return [(text, plots.curve(points, text, "shapes", "share of traffic"))]
+
+
+def _profile_plots(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    shares = facts.get("shares", {})
+    text = "Share of a steady request by stage"
+    rows = [(n, float(s), f"{s:.0%}") for n, s in shares.items()]
+    return [(text, plots.bars(rows, text))]
+
+
+def _performance_plots(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = []
+    for name, run in facts.get("runs", {}).items():
+        if "steady" in run:
+            for title, value in (
+                ("set-up", run["setup_s"]),
+                ("first use", run["first_s"]),
+                ("steady p50", run["steady"]["p50_s"]),
+            ):
+                rows.append((f"{name}: {title}", float(value), seconds(value)))
+    text = "Set-up, first use and steady request"
+    return [(text, plots.bars(rows, text))]
+
+
+def _execution_plots(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    rows = [
+        (name, float(c["host_share_of_time"]), f"{c['host_share_of_time']:.0%}")
+        for name, c in facts.get("by_case", {}).items()
+        if c.get("host_operators")
+    ]
+    text = "Host operators' share of a request's operator time, cases that have any"
+    return [(text, plots.bars(rows[:20], text))]
+
+
+def _amortisation(facts: dict[str, Any]) -> list[tuple[str, Table]]:
+    table = facts.get("amortisation") or {}
+    names = list(table)
+    rows = []
+    for i, row in enumerate(table[names[0]] if names else []):
+        rows.append(
+            [f"{row['operations']:,}", *(seconds(table[n][i]["seconds_each"]) for n in names)]
+        )
+    header = ["operations", *(f"{n} start, each" for n in names)]
+    return [("Cost of one operation with set-up spread over them", (header, rows))]
+
+
+def _cases(facts: dict[str, Any]) -> list[tuple[str, Table]]:
+    header = ["case", "on device", "on host", "host share of time", "bytes moved", "host operators"]
+    rows = [
+        [
+            name,
+            str(c["device_calls"]),
+            str(c["host_calls"]),
+            f"{c['host_share_of_time']:.1%}",
+            f"{c['transferred_bytes']:,}",
+            ", ".join(c["host_operators"]) or "none",
+        ]
+        for name, c in facts.get("by_case", {}).items()
+        if "failed" not in c
+    ]
+    return [("Operators by case", (header, rows))]
+
+
+def _buckets(facts: dict[str, Any]) -> list[tuple[str, Table]]:
+    header = ["buckets", "compilations saved", "compile time saved", "execution added", "padded to"]
+    rows = [
+        [
+            str(o["buckets"]),
+            str(o["compiles_saved"]),
+            seconds(o["compile_seconds_saved"]),
+            f"{o['extra_cost']:+.1%}",
+            "; ".join(o["boundaries"]),
+        ]
+        for o in (facts.get("bucketing") or {}).get("options", [])
+    ]
+    return [("What bucketing would change", (header, rows))]
+
+
+def _dependencies(facts: dict[str, Any]) -> list[tuple[str, Table]]:
+    header = ["where", "kind", "what", "assumes", "on the target", "instead"]
+    support = {True: "yes", False: "no", None: "to be tried"}
+    rows = [
+        [
+            f"{h['file'].rsplit('/', 1)[-1]}:{h['line']}",
+            h["kind"],
+            h["text"],
+            h["assumes"],
+            support[h["supported"]],
+            h["suggestion"],
+        ]
+        for h in facts.get("hits", [])
+    ]
+    return [("Dependencies found in the source", (header, rows))]
+
+
+def seconds(value: Any) -> str:
+    """A duration with the unit that suits it."""
+    if not isinstance(value, (int, float)) or value != value:
+        return "-"
+    if abs(value) >= 1:
+        return f"{value:.2f} s"
+    return f"{1000 * value:.3g} ms" if abs(value) >= 1e-3 else f"{1e6 * value:.3g} µs"
+
+
+_PLOTS = {
+    "shapes": _shape_plots,
+    "profile": _profile_plots,
+    "performance": _performance_plots,
+    "execution": _execution_plots,
+}
+_TABLES = {
+    "performance": _amortisation,
+    "execution": _cases,
+    "shapes": _buckets,
+    "inventory": _dependencies,
+}

@@ -1,0 +1,61 @@
+"""What kind of fault an exception is, and whose: the workload's or the infrastructure's."""
+
+from __future__ import annotations
+
+import errno
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from neuron_readiness.evidence import Fault
+from neuron_readiness.pilot import PilotError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NETWORK = {
+    "NetworkNeeded",
+    "gaierror",
+    "ConnectionError",
+    "ConnectError",
+    "ConnectionRefusedError",
+    "OfflineModeIsEnabled",
+    "LocalEntryNotFoundError",
+    "URLError",
+}
+_DEVICE = {"OutOfMemoryError", "AcceleratorError", "XlaRuntimeError"}
+_OWN = str(Path(__file__).resolve().parent.parent)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    return any(isinstance(e, OSError) and e.errno in _FULL for e in chain(error))
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """The error and what it came from."""
+    seen: BaseException | None = error
+    while seen is not None:
+        yield seen
+        seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
+
+
+def classify(error: BaseException, pilot: Path) -> Fault:
+    """The fault that an exception of a stage is.
+
+    A frame of the pilot's own file makes it the workload's, except for errors that only a device
+    raises (out of memory, a failed launch). Without such a frame, an error from PyTorch's or the
+    backend's code may be either's, and one from this package's code is the tool's.
+    """
+    trace = "".join(traceback.format_exception(error))[-6000:]
+    text = f"{type(error).__name__}: {str(error).strip()}"[:600]
+    names = {type(e).__name__ for e in chain(error)}
+    if is_disk_full(error):
+        return Fault("disk-full", text, "infrastructure", trace)
+    if names & _NETWORK or "couldn't connect to" in str(error):
+        return Fault("needs-network", text, "workload", trace)
+    frames = [Path(f.filename) for f in traceback.extract_tb(error.__traceback__)]
+    if names & _DEVICE:
+        return Fault("pilot-raised", text, "infrastructure", trace)
+    if isinstance(error, PilotError) or pilot in frames:
+        return Fault("pilot-raised", text, "workload", trace)
+    if frames and str(frames[-1]).startswith(_OWN):
+        return Fault("tool-error", text, "unknown", trace)
+    return Fault("pilot-raised", text, "unknown", trace)

@@ -1,0 +1,190 @@
+"""Tasks that serve requests: the shape ledger and the timing of a whole worker."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from neuron_readiness import trees
+from neuron_readiness.adapters import Adapter, CompileEvent
+from neuron_readiness.context import Context
+from neuron_readiness.pilot import Case
+from neuron_readiness.recording.timing import quantile, summary, timed
+from neuron_readiness.workload import Workload
+
+_COST_RUNS = 5
+_CHECKS = 4  # blocks of the steady loop, between which memory is looked at
+_RSS_PER_REQUEST = 64 * 1024
+
+
+def shape_ledger(context: Context, started: float) -> dict[str, Any]:
+    """Compilations and steady cost of each shape family, most frequent first."""
+    workload = Workload(context.pilot, context.device)
+    adapter = workload.adapter
+    families: dict[str, list[Case]] = {}
+    for case in context.pilot.cases("requests"):
+        family = trees.shape_text(workload.prepared(case))
+        families.setdefault(family, []).append(case)
+    order = sorted(families.items(), key=lambda kv: -sum(c.frequency for c in kv[1]))
+    adapter.synchronize()
+    rows = [_family(workload, family, cases) for family, cases in order]
+    return {"rows": rows, "compile_events_known": adapter.compile_events() is not None}
+
+
+def _family(workload: Workload, family: str, cases: list[Case]) -> dict[str, Any]:
+    adapter, case = workload.adapter, cases[0]
+    row: dict[str, Any] = {
+        "family": family,
+        "dims": [list(t.shape) for t in trees.tensors(workload.prepared(case))],
+        "cases": len(cases),
+        "frequency": sum(c.frequency for c in cases),
+        "compiles": None,
+        "compile_seconds": None,
+        "tiers": "",
+        "first_s": None,
+        "cost_s": None,
+        "error": "",
+    }
+    before = len(adapter.compile_events() or [])
+    try:
+        row["first_s"], _ = timed(adapter.synchronize, lambda: workload.request(case))
+        costs = [
+            timed(adapter.synchronize, lambda: workload.request(case))[0] for _ in range(_COST_RUNS)
+        ]
+        row["cost_s"] = quantile(costs, 0.5)
+    except Exception as error:
+        row["error"] = f"{type(error).__name__}: {error}"[:300]
+    events = adapter.compile_events()
+    if events is not None:
+        row |= _events(events[before:])
+    return row
+
+
+def _events(events: list[CompileEvent]) -> dict[str, Any]:
+    tiers = sorted({e.tier for e in events})
+    return {
+        "compiles": sum(e.tier == "compiled" for e in events),
+        "compile_seconds": sum(e.seconds for e in events),
+        "tiers": " ".join(f"{t}:{sum(e.tier == t for e in events)}" for t in tiers),
+    }
+
+
+def serve(context: Context, started: float, side: str) -> dict[str, Any]:
+    """A worker from its start: set-up, first use of each case, then a steady mix of requests."""
+    adapter = context.device if side == "device" else context.reference
+    workload = Workload(context.pilot, adapter)
+    adapter.synchronize()
+    setup_s = time.perf_counter() - started
+    cases = context.pilot.cases("requests")
+    firsts, failed = [], 0
+    usable = []
+    for case in cases:
+        try:
+            firsts.append(timed(adapter.synchronize, lambda c=case: workload.request(c))[0])
+            usable.append(case)
+        except Exception:  # counted: a run that failed is part of the result
+            failed += 1
+    if not usable:
+        raise RuntimeError("every case failed; the execution path says how")
+    mix = _mix(usable, context.options.repeats)
+    for case in usable:
+        workload.request(case)
+    rows, leak, failures = _steady(workload, mix)
+    failed += failures
+    elapsed = time.perf_counter() - started
+    seconds = [r["seconds"] for r in rows]
+    events = adapter.compile_events()
+    return {
+        "side": side,
+        "setup_s": setup_s,
+        "first_s": firsts[0],
+        "first_uses_s": sum(firsts),
+        "steady": summary(seconds),
+        "throughput_per_s": len(seconds) / sum(seconds),
+        "attempted": len(cases) + len(mix) + len(usable),
+        "failed": failed,
+        "elapsed_s": elapsed,
+        "useful_per_elapsed_s": (len(firsts) + len(seconds)) / elapsed,
+        "compiles": None if events is None else sum(e.tier == "compiled" for e in events),
+        "leak": leak,
+        "recording_overhead": _overhead(workload, usable[0]),
+        "timings": rows,
+    }
+
+
+def _mix(cases: list[Case], count: int) -> list[Case]:
+    """``count`` requests in proportion to frequency, spread evenly and in a fixed order."""
+    total = sum(c.frequency for c in cases) or 1.0
+    owed = dict.fromkeys(range(len(cases)), 0.0)
+    chosen = []
+    for _ in range(count):
+        for i, case in enumerate(cases):
+            owed[i] += (case.frequency or 0.0) / total
+        best = max(owed, key=lambda i: owed[i])
+        owed[best] -= 1.0
+        chosen.append(cases[best])
+    return chosen
+
+
+def _steady(workload: Workload, mix: list[Case]) -> tuple[list[dict[str, Any]], str, int]:
+    """Times of the mix, what leaks, and how many failed."""
+    adapter = workload.adapter
+    rows: list[dict[str, Any]] = []
+    failed = 0
+    marks = [_memory(adapter)]
+    size = max(1, len(mix) // _CHECKS)
+    for number, case in enumerate(mix):
+        try:
+            seconds, _ = timed(adapter.synchronize, lambda c=case: workload.request(c))
+            rows.append({"number": number, "case": case.name, "seconds": seconds})
+        except Exception:
+            failed += 1
+        if (number + 1) % size == 0:
+            marks.append(_memory(adapter))
+    return rows, _leak(marks, size), failed
+
+
+def _memory(adapter: Adapter) -> dict[str, int]:
+    """Live tensors, device bytes and resident bytes of the process."""
+    gc.collect()
+    count = sum(isinstance(o, torch.Tensor) for o in gc.get_objects())
+    pages = Path("/proc/self/statm")
+    resident = int(pages.read_text().split()[1]) * 4096 if pages.exists() else 0
+    return {
+        "tensors": count,
+        "device_bytes": (adapter.memory() or {}).get("allocated", 0),
+        "resident_bytes": resident,
+    }
+
+
+def _leak(marks: list[dict[str, int]], requests: int) -> str:
+    """What grows at every mark with every request, in words; "" if nothing does."""
+    limits = {"tensors": 1, "device_bytes": 1, "resident_bytes": _RSS_PER_REQUEST}
+    for name, least in limits.items():
+        values = [m[name] for m in marks]
+        steps = [b - a for a, b in itertools.pairwise(values)]
+        if len(steps) >= 3 and min(steps) >= least * requests:
+            return f"{name} grow with every request: {values[0]} to {values[-1]}"
+    return ""
+
+
+def _overhead(workload: Workload, case: Case) -> float:
+    """Time of recorded over bare steps, minus one; interleaved, medians."""
+    synchronize = workload.adapter.synchronize
+    bare, recorded = [], []
+    rows: list[dict[str, Any]] = []
+    for _ in range(15):
+        start = time.perf_counter()
+        workload.request(case)
+        synchronize()
+        bare.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        seconds, _ = timed(synchronize, lambda: workload.request(case))
+        rows.append({"number": len(rows), "case": case.name, "seconds": seconds})
+        recorded.append(time.perf_counter() - start)
+    return quantile(recorded, 0.5) / quantile(bare, 0.5) - 1.0

@@ -1,0 +1,117 @@
+"""The process in which stages run: ``python -m neuron_readiness.run.worker REQUEST``.
+
+Tells its supervisor, over a pipe, which stage it begins and ends; results lie in files, so that a
+worker that hangs or dies loses only the stage it was in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from neuron_readiness import __version__, pilot, stages
+from neuron_readiness.context import Context, Options
+from neuron_readiness.evidence import StageResult
+from neuron_readiness.inventory import sources
+from neuron_readiness.run import faults, guard
+from neuron_readiness.run.store import Store, fingerprint
+
+
+def main(argv: list[str]) -> int:
+    request = json.loads(argv[0])
+    options = Options(**request["options"])
+    fd = request["event_fd"]
+    guard.install(options.allow_network, fd)
+    if hasattr(signal, "SIGUSR1"):  # the supervisor asks where a hanging stage is
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
+    context = Context(Path(request["pilot"]), options, Path(request["out"]))
+    run_stages(context, request["stages"], request["force"], lambda e: _send(fd, e))
+    return 0
+
+
+# Not an item of the record: what the pilot is, or why it cannot be loaded.
+_PILOT = stages.Stage("pilot", "The pilot", needs_device=False)
+ALWAYS = ("environment", "pilot")
+
+
+def _send(fd: int, event: dict[str, Any]) -> None:
+    os.write(fd, (json.dumps(event) + "\n").encode())
+
+
+def run_stages(context: Context, names: list[str], force: list[str], tell: Any) -> None:
+    """Runs the named stages in order, or takes a stored result that is still valid.
+
+    The environment and the pilot come first, always: a result is valid for one environment, and
+    without a pilot nothing else can run. A stage that raises keeps a record of that, and the next
+    one runs.
+    """
+    store = Store(context.out)
+    key = ""
+    for stage in (*stages.STAGES[:1], _PILOT, *stages.STAGES[1:]):
+        wanted = stage.name in names or stage.name in ALWAYS
+        stored = None
+        if stage.name not in ALWAYS:
+            usable = key if stage.name not in force else "-"
+            stored = store.load(stage.name, usable)
+        if stored is not None and stored["status"] == "done" and not stored["faults"]:
+            context.earlier[stage.name] = stored["facts"]
+            if wanted:
+                tell({"event": "kept", "stage": stage.name})
+            continue
+        if not wanted:
+            continue
+        absent = context.earlier.get("environment", {}).get("device", {}).get("absent")
+        if absent and stage.needs_device:
+            continue  # the record says that it is open, and why
+        tell({"event": "begin", "stage": stage.name})
+        store.forget(stage.name)  # what a crash leaves must not be an older result
+        result = attempt(context, stage)
+        guard.end_copies()
+        context.earlier[stage.name] = result.facts
+        if stage.name == "environment":
+            key = stage_key(context, result.facts)
+        store.save(stage.name, key, result.to_json())
+        tell({"event": "end", "stage": stage.name, "status": result.status})
+        if stage.name == "pilot" and result.status != "done":
+            return
+
+
+def attempt(context: Context, stage: stages.Stage) -> StageResult:
+    """Runs one stage; an exception becomes a fault of its result."""
+    start = time.perf_counter()
+    try:
+        result: StageResult = stage.load()(context)
+    except Exception as error:
+        result = StageResult(stage.name, stage.title, status="failed")
+        result.faults.append(fault := faults.classify(error, context.pilot_path))
+        result.open(f"the stage raised: {fault.text}", f"fault of the {fault.side}")
+    result.seconds = time.perf_counter() - start
+    return result
+
+
+def stage_key(context: Context, environment: dict[str, Any]) -> str:
+    """What a stored result depends on: the tool, the workload's files, options, environment."""
+    try:
+        named = context.pilot.setting("code", [])
+    except Exception:  # the stages that need the pilot will say so
+        named = []
+    files = sources.of_workload(context.pilot_path, named)
+    return fingerprint(
+        __version__,
+        [pilot.digest(f) for f in files],
+        dataclasses.asdict(context.options),
+        environment.get("packages_sha256"),
+        environment.get("device"),
+        environment.get("variables"),
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,313 @@
+"""Item 3: does the device compute the intended result, in numbers and in the task's terms?"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import torch
+
+from neuron_readiness import trees
+from neuron_readiness.context import Context
+from neuron_readiness.evidence import Fault, Finding, StageResult
+from neuron_readiness.pilot import Case
+from neuron_readiness.recording import divergence, hard, precision, task, tolerance
+from neuron_readiness.recording.compare import Difference, compare, compare_all
+from neuron_readiness.workload import Workload
+
+_GATES = {"ordinary": "outputs", "hard": "hard_cases"}
+
+
+def run(context: Context) -> StageResult:
+    result = StageResult("correctness", "Correctness")
+    device, reference = context.pair
+    ordinary = context.pilot.cases("requests")
+    difficult = context.pilot.cases("hard")
+    provenance = "pilot"
+    if not difficult:
+        difficult, provenance = hard.derive(ordinary), "derived"
+    repeatable = _repeatability(result, reference, ordinary[0])
+    outputs = _outputs(result, device, reference, ordinary, "ordinary")
+    _outputs(result, device, reference, difficult, "hard")
+    result.facts["hard"]["origin"] = provenance
+    result.facts["repeatable"] = repeatable
+    _task(result, context, ordinary, outputs)
+    if isinstance(reference.model, torch.nn.Module):
+        divergence.examine(result, device, reference, ordinary[0], context.options.max_layers)
+    _gradients(result, context, device, reference, ordinary)
+    _precision(result, context)
+    _trajectory(result, context)
+    return result
+
+
+def _tolerance(workload: Workload, kind: str, scale: float = 1.0) -> Any:
+    stated = tolerance.given(workload.pilot.setting("tolerances", {}), kind)
+    return lambda expected, _name: stated or tolerance.derived(expected, workload.model, scale)
+
+
+def _repeatability(result: StageResult, reference: Workload, case: Case) -> bool:
+    """Whether the reference agrees with itself; without that no difference means anything."""
+    once, again = reference.output(case), reference.output(case)
+    rows = compare_all(again, once, lambda *_: tolerance.Tolerance(0, 0, "default", "equality"))
+    worst = max((r.max_abs for r in rows), default=0.0)
+    if all(r.within for r in rows):
+        result.measured("the reference repeats itself to the bit", f"case {case.name}, seeded")
+        return True
+    text = f"two seeded runs on the reference differ by up to {worst:.3g}"
+    result.faults.append(Fault("nondeterministic", text, "workload"))
+    result.measured(text, f"case {case.name}; differences to the device are not smaller than this")
+    return False
+
+
+def _outputs(
+    result: StageResult, device: Workload, reference: Workload, cases: list[Case], group: str
+) -> dict[str, tuple[Any, Any]]:
+    """Compares the outputs of each case; returns them on the host, (device, reference)."""
+    tol = _tolerance(reference, "output")
+    rows: list[tuple[Case, Difference]] = []
+    outputs: dict[str, tuple[Any, Any]] = {}
+    errors = []
+    for case in cases:
+        try:
+            expected = reference.output(case)
+        except Exception as error:
+            errors.append({"case": case.name, "side": "reference", "error": _said(error)})
+            if group == "ordinary":
+                raise
+            continue
+        try:
+            actual = trees.move(device.output(case), "cpu")
+        except Exception as error:
+            errors.append({"case": case.name, "side": "device", "error": _said(error)})
+            continue
+        outputs[case.name] = (actual, expected)
+        rows += [(case, d) for d in compare_all(actual, expected, tol)]
+    failed = [(c, d) for c, d in rows if not d.within]
+    nan = sum(d.nan_device for _, d in rows)
+    first = next(iter(outputs.values()), None)
+    stated = tol(trees.tensors(first[1])[0], "") if first and trees.tensors(first[1]) else None
+    device_errors = [e for e in errors if e["side"] == "device"]
+    result.facts[group] = {
+        "cases": len(cases),
+        "outputs": len(rows),
+        "failed_outputs": len(failed),
+        "errors": errors,
+        "failed": len(failed) + len(device_errors),
+        "max_abs": max((d.max_abs for _, d in rows), default=0.0),
+        "worst_in_tolerances": max((d.worst for _, d in rows), default=0.0),
+        "tolerance": dataclasses.asdict(stated) if stated else None,
+    }
+    result.ledgers.setdefault("outputs", []).extend(
+        {"case": c.name, "group": group, **dataclasses.asdict(d)} for c, d in rows
+    )
+    facts = result.facts[group]
+    how = f"tolerance {stated.provenance}: {stated.why}" if stated else ""
+    result.measured(
+        f"{group} cases: {len(rows) - len(failed)} of {len(rows)} outputs of {len(cases)} cases "
+        f"within tolerance, worst at {facts['worst_in_tolerances']:.3g} of it",
+        how,
+    )
+    for case, d in failed[:20]:
+        detail = d.problem or f"differs by {d.max_abs:.3g}, {d.worst:.3g} times the tolerance"
+        severity = "gap" if group == "ordinary" else "note"
+        result.findings.append(
+            Finding(f"{d.name}: {detail}", severity, f"case {case.name}", gate=_GATES[group])
+        )
+    for e in errors:
+        text = f"{e['side']}: {e['error']}"
+        result.findings.append(Finding(text, "gap", f"case {e['case']}", gate=_GATES[group]))
+    if group == "ordinary" and nan:
+        both = sum(d.nan_reference for _, d in rows)
+        side = "workload" if both else "infrastructure"
+        where = "on the reference too" if both else "on the device only"
+        result.faults.append(Fault("nan", f"{nan} NaN in the outputs, {where}", side))
+    return outputs
+
+
+def _task(
+    result: StageResult, context: Context, cases: list[Case], outputs: dict[str, Any]
+) -> None:
+    facts = task.examine(context.pilot, [c for c in cases if c.name in outputs], outputs)
+    result.facts["task"] = facts
+    if facts["decisions"] is None:
+        result.open("task-level decisions", "the pilot declares no `decide` and no `scores`")
+    else:
+        result.measured(
+            f"decisions: {facts['flips']} of {facts['decisions']} flip; top-{facts['top_k']} order "
+            f"differs in {facts['order_changes']}; smallest margin {facts['smallest_margin']:.3g}",
+            facts["how"],
+        )
+        for flip in facts["flipped"][:10]:
+            result.findings.append(
+                Finding(
+                    f"decision {flip['item']}: {flip['reference']} became {flip['device']} at a "
+                    f"margin of {flip['margin']:.3g}",
+                    "gap",
+                    f"case {flip['case']}",
+                    gate="decisions",
+                )
+            )
+    if facts["metric"] is None:
+        result.open("task metric", "the pilot declares no `task_metric`")
+    else:
+        result.measured(f"task metric: {facts['metric']}", "over the ordinary cases, both sides")
+
+
+def _gradients(
+    result: StageResult, context: Context, device: Workload, reference: Workload, cases: list[Case]
+) -> None:
+    cases = context.pilot.cases("train") or cases
+    expected = _gradient(reference, cases[0])
+    if expected is None:
+        result.facts["gradients"] = None
+        result.open("gradients", "the pilot declares no `loss`, and its output has none")
+        return
+    try:
+        actual = _gradient(device, cases[0])
+    except Exception as error:
+        result.facts["gradients"] = {"failed": 1, "error": _said(error)}
+        text = f"backward on the device: {_said(error)}"
+        result.findings.append(Finding(text, "gap", gate="gradients"))
+        return
+    tol = _tolerance(reference, "gradient", scale=4.0)
+    rows = [
+        compare(actual[n].cpu(), e, tol(e, n), n) if actual and n in actual else None
+        for n, e in expected.items()
+    ]
+    missing = sum(r is None for r in rows)
+    failed = [r for r in rows if r is not None and not r.within]
+    worst = max((r.worst for r in rows if r), default=0.0)
+    result.facts["gradients"] = {
+        "parameters": len(rows),
+        "missing": missing,
+        "failed": len(failed) + missing,
+        "worst_in_tolerances": worst,
+    }
+    result.measured(
+        f"gradients: {len(rows) - len(failed) - missing} of {len(rows)} parameters agree, worst "
+        f"at {worst:.3g} of the tolerance",
+        f"one backward of the loss of case {cases[0].name}",
+    )
+    for r in failed[:10]:
+        text = f"gradient of {r.name} differs by {r.max_abs:.3g}, {r.worst:.3g} tolerances"
+        result.findings.append(Finding(text, "gap", gate="gradients"))
+
+
+def _gradient(workload: Workload, case: Case) -> dict[str, torch.Tensor] | None:
+    if not isinstance(workload.model, torch.nn.Module):
+        return None
+    workload.model.zero_grad(set_to_none=True)
+    loss = workload.loss(case)
+    if loss is None or not loss.requires_grad:
+        return None
+    loss.backward()
+    found = {
+        n: p.grad.detach().clone()
+        for n, p in workload.model.named_parameters()
+        if p.grad is not None
+    }
+    workload.model.zero_grad(set_to_none=True)
+    return found
+
+
+def _precision(result: StageResult, context: Context) -> None:
+    """Effective precision of every floating dtype that the workload computes on."""
+    names = set(context.earlier.get("inventory", {}).get("dtypes", {})) | {"float32"}
+    for tensor in context.pair[1].parameters().values():
+        names.add(str(tensor.dtype).removeprefix("torch."))
+    rows = precision.probe(context.options.device, sorted(names))
+    reduced = [r for r in rows if r["reduced"]]
+    result.facts["precision"] = {"rows": rows, "reduced": [r["dtype"] for r in reduced]}
+    for row in rows:
+        if "error" in row:
+            text = f"{row['dtype']} is refused: {row['error']}"
+        else:
+            text = (
+                f"{row['dtype']}: {row['add_bits']} significant bits in additions, "
+                f"{row['matmul_bits']} in matrix products, of {row['nominal_bits']}"
+            )
+        result.measured(text, "1 + 2**-p told from 1, on the device")
+    for row in reduced:
+        result.findings.append(
+            Finding(
+                f"the workload computes in {row['dtype']}, and the device computes it with "
+                f"{row.get('add_bits', 'no')} of {row['nominal_bits']} bits",
+                "gap",
+                suggestion="use float32 with a compensated sum, or keep this part on the host",
+                gate="precision",
+            )
+        )
+
+
+def _trajectory(result: StageResult, context: Context) -> None:
+    if not context.pilot.trains:
+        result.facts["trajectory"] = None
+        return
+    batches = context.pilot.cases("train")
+    if not batches:
+        result.facts["trajectory"] = None
+        result.open("training trajectory", "inputs('train') yields no batch")
+        return
+    steps = min(context.options.train_steps, max(len(batches), 2))
+    losses = {}
+    for side, adapter in (("reference", context.reference), ("device", context.device)):
+        workload = Workload(context.pilot, adapter)
+        torch.manual_seed(context.pilot.seed)
+        try:
+            losses[side] = [workload.train(batches[i % len(batches)]) for i in range(steps)]
+        except Exception as error:
+            if side == "reference":
+                raise
+            result.facts["trajectory"] = {"failed": 1, "error": _said(error)}
+            text = f"train_step on the device: {_said(error)}"
+            result.findings.append(Finding(text, "gap", gate="trajectory"))
+            return
+    stated = tolerance.given(context.pilot.setting("tolerances", {}), "trajectory")
+    stochastic = _draws(context)
+    allowed = stated or tolerance.Tolerance(
+        1e-3, 1e-5, "default", "losses of a short run; rounding grows from step to step"
+    )
+    gaps = [abs(d - e) for d, e in zip(losses["device"], losses["reference"], strict=True)]
+    outside = [
+        i
+        for i, (g, e) in enumerate(zip(gaps, losses["reference"], strict=True))
+        if not g <= allowed.atol + allowed.rtol * abs(e)
+    ]
+    comparable = not stochastic
+    result.facts["trajectory"] = {
+        "steps": steps,
+        "losses": losses,
+        "largest_difference": max(gaps),
+        "comparable": comparable,
+        "failed": len(outside) if comparable else sum(map(math.isnan, losses["device"])),
+        "tolerance": dataclasses.asdict(allowed),
+    }
+    note = f"tolerance {allowed.provenance}: {allowed.why}"
+    if stochastic:
+        note = f"devices draw different random numbers ({stochastic}), so only NaN counts as failed"
+    result.measured(f"{steps} training steps: losses differ by up to {max(gaps):.3g}", note)
+    if outside and comparable:
+        text = f"loss leaves the tolerance at step {outside[0]}: {gaps[outside[0]]:.3g}"
+        result.findings.append(Finding(text, "gap", gate="trajectory"))
+    if any(map(math.isnan, losses["device"])):
+        both = any(map(math.isnan, losses["reference"]))
+        side = "workload" if both else "infrastructure"
+        result.faults.append(Fault("nan", "the training loss becomes NaN", side))
+
+
+def _draws(context: Context) -> str:
+    """The random layers of a training model, named; "" if there is none."""
+    model = context.pair[1].model
+    if not isinstance(model, torch.nn.Module):
+        return ""
+    names = {
+        type(m).__name__
+        for m in model.modules()
+        if isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0
+    }
+    return ", ".join(sorted(names))
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).strip()}"[:400]

@@ -1,0 +1,111 @@
+"""Item 8: custom kernels, their share, their gradients, and who keeps them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from neuron_readiness.context import Context
+from neuron_readiness.evidence import Finding, StageResult
+from neuron_readiness.recording.operators import OperatorRecorder
+
+_STANDARD = (
+    "aten::",
+    "prims::",
+    "prim::",
+    "c10d::",
+    "_c10d_functional::",
+    "profiler::",
+    "inductor::",
+)
+_KINDS = ("triton", "nki", "extension", "custom-operator", "cuda-library")
+
+
+def run(context: Context) -> StageResult:
+    result = StageResult("kernels", "Custom kernels")
+    workload = context.pair[0]
+    adapter = workload.adapter
+    recorder = OperatorRecorder(adapter.device, adapter.synchronize, timed=True)
+    cases = context.pilot.cases("requests")
+    for case in cases:
+        workload.request(case)
+    with recorder:
+        for case in cases:
+            workload.request(case, recorder.phase)
+    path = [u for u in recorder.uses.values() if u.phase == "device"]
+    total = sum(u.seconds for u in path) or 1.0
+    declared = {k["name"]: k for k in context.pilot.setting("kernels", [])}
+    rows: dict[str, dict[str, Any]] = {}
+    for use in path:
+        if use.overload.startswith(_STANDARD):
+            continue
+        row = rows.setdefault(
+            use.overload, {"name": use.overload, "calls": 0, "share": 0.0, "line": use.line}
+        )
+        row["calls"] += use.count
+        row["share"] += use.seconds / total
+    for hit in context.earlier.get("inventory", {}).get("hits", []):
+        if hit["kind"] in _KINDS:
+            name = f"{hit['text']} at {hit['file'].rsplit('/', 1)[-1]}:{hit['line']}"
+            line = f"{hit['file']}:{hit['line']}"
+            rows.setdefault(name, {"name": name, "calls": None, "share": None, "line": line})
+    for name in declared:
+        if not any(name in row for row in rows):
+            rows[name] = {"name": name, "calls": None, "share": None, "line": ""}
+    for row in rows.values():
+        keeper = next((k for n, k in declared.items() if n in row["name"]), {})
+        row |= {"owner": keeper.get("owner"), "test": keeper.get("test")}
+        row["has_gradient"] = _has_gradient(row["name"])
+    _say(result, context, list(rows.values()))
+    return result
+
+
+def _has_gradient(name: str) -> bool | None:
+    """Whether an autograd formula is registered for an operator; None if that cannot be told."""
+    if "::" not in name or " " in name:
+        return None
+    overload = name if "." in name else name.removesuffix(".default")
+    try:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload, "Autograd")) or bool(
+            torch._C._dispatch_has_kernel_for_dispatch_key(overload, "CompositeImplicitAutograd")
+        )
+    except RuntimeError:
+        return None
+
+
+def _say(result: StageResult, context: Context, rows: list[dict[str, Any]]) -> None:
+    unowned = [r for r in rows if not (r["owner"] and r["test"])]
+    trains = context.pilot.trains
+    result.facts = {
+        "kernels": rows,
+        "count": len(rows),
+        "without_owner_or_test": len(unowned),
+        "without_gradient": sum(r["has_gradient"] is False for r in rows) if trains else 0,
+    }
+    if not rows:
+        result.measured(
+            "no custom kernel is reached", "operators outside PyTorch's own namespaces, sources"
+        )
+    for r in rows:
+        share = "share not measured" if r["share"] is None else f"{r['share']:.1%} of the step"
+        gradient = {True: "has a gradient", False: "has no gradient", None: "gradient open"}
+        text = (
+            f"{r['name']}: {share}, {gradient[r['has_gradient']]}, owner {r['owner'] or 'open'}, "
+            f"test {r['test'] or 'open'}"
+        )
+        if r["share"] is None:
+            result.open(text, "it was not reached by a case")
+        else:
+            result.measured(text, "time of single operators, synchronised one by one")
+        if r in unowned:
+            change = "name owner and test in the pilot's `kernels`"
+            result.findings.append(
+                Finding(
+                    f"{r['name']} has no owner or test", "gap", r["line"], change, "kernel_owners"
+                )
+            )
+        if trains and r["has_gradient"] is False:
+            text = f"{r['name']} has no gradient and the workload trains"
+            change = "register an autograd formula"
+            result.findings.append(Finding(text, "gap", r["line"], change, "kernel_gradients"))

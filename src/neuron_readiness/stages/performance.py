@@ -1,0 +1,103 @@
+"""Item 6: first use, warm and steady times, in fresh processes with a declared cache state."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from neuron_readiness.context import Context
+from neuron_readiness.evidence import Fault, StageResult
+from neuron_readiness.recording.timing import BOUNDARY
+from neuron_readiness.run.child import ChildFailed
+
+_AMORTISE = (10, 100, 1000, 10_000, 100_000)
+
+
+def run(context: Context) -> StageResult:
+    result = StageResult("performance", "Performance")
+    runs: dict[str, dict[str, Any]] = {}
+    with tempfile.TemporaryDirectory(dir=context.out) as folder:
+        environ = context.device.cache_environment(Path(folder) / "cache")
+        plan = [
+            ("cold", "device", "empty persistent cache" if environ else "cache state not known"),
+            ("warm", "device", "cache filled by the run before" if environ else "as before"),
+            ("reference", "reference", "not controlled"),
+        ]
+        for name, side, cache in plan:
+            try:
+                runs[name] = context.child("serve", {"side": side}, environ or {})
+            except ChildFailed as error:
+                runs[name] = {"error": str(error), "attempted": 1, "failed": 1}
+            runs[name]["cache"] = cache
+    result.facts = {"runs": runs, "boundary": BOUNDARY, "amortisation": {}}
+    for name, facts in runs.items():
+        _say(result, name, facts)
+    cold, warm = runs["cold"], runs["warm"]
+    if "error" not in cold and "error" not in warm:
+        _compare(result, context, runs)
+    failed = sum(r.get("failed", 0) for r in runs.values())
+    result.facts["failed_runs"] = failed
+    result.measured(f"{failed} runs failed", "every attempt is counted, none dropped")
+    result.ledgers["timings"] = [
+        {"run": name, **row} for name, facts in runs.items() for row in facts.get("timings", [])
+    ]
+    if cold.get("leak"):
+        result.faults.append(Fault("leaks", cold["leak"], "workload"))
+    return result
+
+
+def _say(result: StageResult, name: str, facts: dict[str, Any]) -> None:
+    if "error" in facts:
+        result.open(f"{name}: the run failed: {facts['error'].splitlines()[0]}", facts["cache"])
+        return
+    steady = facts["steady"]
+    result.measured(
+        f"{name}: set-up {facts['setup_s']:.3f} s, first use {facts['first_s']:.3f} s, steady p50 "
+        f"{1000 * steady['p50_s']:.3f} ms, p95 {1000 * steady['p95_s']:.3f} ms, p99 "
+        f"{1000 * steady['p99_s']:.3f} ms over {steady['count']}",
+        f"{facts['cache']}; {BOUNDARY}; set-up: imports, model, move to the device",
+    )
+    result.measured(
+        f"{name}: {facts['throughput_per_s']:.4g} requests/s steady; useful work "
+        f"{facts['useful_per_elapsed_s']:.4g} requests/s of the whole job",
+        f"whole job: set-up, first uses and {facts['failed']} failures included",
+    )
+
+
+def _compare(result: StageResult, context: Context, runs: dict[str, dict[str, Any]]) -> None:
+    table: dict[str, list[dict[str, float]]] = {}
+    for name in ("cold", "warm"):
+        facts = runs[name]
+        # Compiling each further shape is a one-time cost too: all first uses are set-up.
+        once = facts["setup_s"] + facts["first_uses_s"]
+        table[name] = [
+            {"operations": n, "seconds_each": once / n + facts["steady"]["mean_s"]}
+            for n in _AMORTISE
+        ]
+    result.facts["amortisation"] = table
+    served = int(context.pilot.setting("operations_per_worker", 10))
+    cold = runs["cold"]
+    whole = cold["setup_s"] + cold["first_uses_s"] + served * cold["steady"]["mean_s"]
+    share = (cold["setup_s"] + cold["first_uses_s"]) / whole
+    result.facts["short_worker"] = {"operations": served, "seconds": whole, "setup_share": share}
+    result.measured(
+        f"a worker that starts cold and serves {served} requests takes {whole:.2f} s, {share:.0%} "
+        "of it set-up",
+        "computed from the measured parts of the cold run",
+    )
+    reference = runs["reference"]
+    if "error" not in reference:
+        ratio = runs["warm"]["steady"]["p50_s"] / reference["steady"]["p50_s"]
+        result.facts["steady_ratio_to_reference"] = ratio
+        result.measured(
+            f"steady p50 is {ratio:.2f} times the reference's",
+            "on this machine: it says nothing about another device",
+        )
+    overhead = runs["warm"].get("recording_overhead")
+    if overhead is not None:
+        result.facts["recording_overhead"] = overhead
+        result.measured(
+            f"recording costs {overhead:+.1%} of the steady step",
+            "bare and recorded steps interleaved, medians; both end with a synchronise",
+        )

@@ -1,0 +1,90 @@
+"""Item 5: the shape ledger. Which shapes, how often, what each compiles, what bucketing changes."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from neuron_readiness.context import Context
+from neuron_readiness.evidence import Finding, StageResult
+from neuron_readiness.recording import buckets
+
+
+def run(context: Context) -> StageResult:
+    result = StageResult("shapes", "Shape ledger")
+    with tempfile.TemporaryDirectory(dir=context.out) as folder:
+        environ = context.device.cache_environment(Path(folder) / "cache") or {}
+        answer = context.child("shape_ledger", {}, environ)
+    rows: list[dict[str, Any]] = answer["rows"]
+    total = sum(r["frequency"] for r in rows) or 1.0
+    rows.sort(key=lambda r: -r["frequency"])
+    covered = 0.0
+    for r in rows:
+        covered += r["frequency"] / total
+        r |= {"share": r["frequency"] / total, "cumulative_share": covered}
+    result.ledgers["shapes"] = rows
+    known = answer["compile_events_known"]
+    compiles = sum(r["compiles"] or 0 for r in rows)
+    result.facts = {
+        "families": len(rows),
+        "requests": sum(r["cases"] for r in rows),
+        "failed_families": [r["family"] for r in rows if r["error"]],
+        "shapes_for_95_percent": _needed(rows, 0.95),
+        "compiles": compiles if known else None,
+        "compile_seconds": sum(r["compile_seconds"] or 0 for r in rows) if known else None,
+        # A family after the first that still compiles: new shapes specialise.
+        "families_that_compile": sum(bool(r["compiles"]) for r in rows) if known else None,
+        "coverage": [[i + 1, r["cumulative_share"]] for i, r in enumerate(rows)],
+        "cache": "empty persistent cache" if environ else "the backend's cache state is not known",
+        "bucketing": buckets.propose(rows),
+    }
+    _say(result, known)
+    return result
+
+
+def _needed(rows: list[dict[str, Any]], share: float) -> int:
+    return next(
+        (i + 1 for i, r in enumerate(rows) if r["cumulative_share"] >= share - 1e-12), len(rows)
+    )
+
+
+def _say(result: StageResult, known: bool) -> None:
+    facts = result.facts
+    result.measured(
+        f"{facts['families']} shape families; {facts['shapes_for_95_percent']} cover 95% of the "
+        "traffic",
+        "inputs('requests') weighted by frequency: as representative as the pilot's list",
+    )
+    if known:
+        result.measured(
+            f"{facts['compiles']} compilations, {facts['compile_seconds']:.2f} s, in "
+            f"{facts['families_that_compile']} families",
+            f"a fresh process, {facts['cache']}, most frequent family first",
+        )
+    else:
+        result.open("compilations by shape", "the adapter cannot list compile events")
+    bucketing = facts["bucketing"]
+    if bucketing["why_not"]:
+        result.open(f"bucketing: {bucketing['why_not']}", "")
+    elif bucketing["options"]:
+        best = bucketing["suggested"]
+        result.measured(
+            f"{best['buckets']} buckets instead of {facts['families']} shapes would save "
+            f"{best['compiles_saved']} compilations ({best['compile_seconds_saved']:.2f} s) and "
+            f"cost {best['extra_cost']:+.1%} execution",
+            "computed from measured times at the boundary shapes; that padded rows leave results "
+            "unchanged is not tested",
+        )
+        result.findings.append(
+            Finding(
+                f"{facts['families']} shapes compile separately",
+                "note",
+                suggestion=f"pad to {best['boundaries']}",
+                gate="shapes",
+            )
+        )
+    for family in facts["failed_families"]:
+        result.findings.append(
+            Finding(f"shape {family} fails on the device", "gap", family, gate="shape_failures")
+        )

@@ -1,0 +1,116 @@
+"""The pilot's workload on one device: the path of a request and of a training step, in phases."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from neuron_readiness import trees
+from neuron_readiness.adapters import Adapter
+from neuron_readiness.pilot import Case, Pilot
+from neuron_readiness.run import guard
+
+Phase = Callable[[str], contextlib.AbstractContextManager[Any]]
+PHASES = ("data", "host-to-device", "device", "post-processing")
+
+
+@contextlib.contextmanager
+def no_phase(_: str) -> Iterator[None]:
+    yield
+
+
+class Workload:
+    """A model on a device and the path that requests and batches take through it."""
+
+    def __init__(self, pilot: Pilot, adapter: Adapter, *, model: Any = None) -> None:
+        self.pilot = pilot
+        self.adapter = adapter
+        self.model = pilot.build() if model is None else model
+        if isinstance(self.model, torch.nn.Module):
+            self.model = self.model.to(adapter.device).eval()
+        self.optimizer: Any = None
+
+    def prepared(self, case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The case's inputs after the pilot's own preprocessing, on the host."""
+        preprocess = self.pilot.part("preprocess")
+        if preprocess is None:
+            return case.args, case.kwargs
+        args, kwargs = preprocess(*case.args, **case.kwargs)
+        return tuple(args), dict(kwargs)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], model: Any = None) -> Any:
+        """The model's output for inputs that are on the device."""
+        forward = self.pilot.part("forward")
+        model = self.model if model is None else model
+        return forward(model, *args, **kwargs) if forward else model(*args, **kwargs)
+
+    def request(self, case: Case, phase: Phase = no_phase, model: Any = None) -> Any:
+        """One request from its inputs to its result, without gradients."""
+        with torch.no_grad():
+            with phase("data"):
+                inputs = self.prepared(case)
+            with phase("host-to-device"):
+                args, kwargs = trees.move(inputs, self.adapter.device)
+            with phase("device"):
+                output = self.call(args, kwargs, model)
+            guard.end_copies()
+            with phase("post-processing"):
+                return self._finish(output)
+
+    def _finish(self, output: Any) -> Any:
+        for name in ("postprocess", "log"):
+            function = self.pilot.part(name)
+            if function is not None and name == "postprocess":
+                output = function(output)
+            elif function is not None:
+                function(output)
+        return output
+
+    def output(self, case: Case) -> Any:
+        """The model's raw output for a case, without gradients, seeded."""
+        torch.manual_seed(self.pilot.seed)
+        with torch.no_grad():
+            args, kwargs = trees.move(self.prepared(case), self.adapter.device)
+            return self.call(args, kwargs)
+
+    def loss(self, case: Case) -> torch.Tensor | None:
+        """The pilot's loss for a case with gradients enabled, or None if it declares none.
+
+        A Hugging Face output with a ``loss`` needs no declaration.
+        """
+        torch.manual_seed(self.pilot.seed)
+        args, kwargs = trees.move(self.prepared(case), self.adapter.device)
+        output = self.call(args, kwargs)
+        function = self.pilot.part("loss")
+        if function is not None:
+            result: torch.Tensor = function(output, *args, **kwargs)
+            return result
+        own = getattr(output, "loss", None)
+        return own if isinstance(own, torch.Tensor) else None
+
+    def train(self, case: Case) -> float:
+        """One step of the pilot's ``train_step``; makes the optimizer at the first."""
+        if self.optimizer is None:
+            if isinstance(self.model, torch.nn.Module):
+                self.model.train()
+            self.optimizer = self.pilot.optimizer(self.model)
+        args, kwargs = trees.move(self.prepared(case), self.adapter.device)
+        loss = self.pilot.part("train_step")(self.model, self.optimizer, *args, **kwargs)
+        return float(loss) if loss is not None else float("nan")
+
+    def parameters(self) -> dict[str, torch.Tensor]:
+        """Parameters and buffers by name, none for a callable that is no module."""
+        return dict(self.model.state_dict()) if isinstance(self.model, torch.nn.Module) else {}
+
+
+def pair(pilot: Pilot, device: Adapter, reference: Adapter) -> tuple[Workload, Workload]:
+    """The workload on the device and on the reference, with equal weights."""
+    expected = Workload(pilot, reference)
+    actual = Workload(pilot, device)
+    if isinstance(actual.model, torch.nn.Module):
+        # Also where model() draws without the seed: what is compared is the device, not the draw.
+        actual.model.load_state_dict(expected.parameters())
+    return actual, expected
