@@ -69,6 +69,7 @@ OWN = {
 # Rules that C++ kernels call (csrc/torch/dispatch/: composed, copies, dynamic, observer, arange,
 # nested).
 INTERNAL = {
+    "aten::_foreach_copy_",
     "aten::_fused_moving_avg_obs_fq_helper",
     "aten::_padded_dense_to_jagged_forward",
     "aten::arange.start_out",

@@ -71,23 +71,6 @@ def test_refused_as_on_cpu(name: str) -> None:
     assert str(raised[1]).splitlines()[0] == str(raised[0]).splitlines()[0]
 
 
-EXPANDED: dict[str, Callable[[torch.Tensor], object]] = {
-    "masked_fill_": lambda x: x.masked_fill_(x > 0, 2.0),
-    "index_fill_": lambda x: x.index_fill_(0, torch.tensor([0], device=x.device), 2.0),
-    "index_put_": lambda x: x.index_put_((torch.tensor([0], device=x.device),), x[0] + 1),
-    "mul_": lambda x: x.mul_(2),
-}
-
-
-@pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors")
-@pytest.mark.parametrize("name", EXPANDED)
-def test_writes_through_an_expanded_view_are_refused_at_the_call(name: str) -> None:
-    base = torch.ones(1, device="neuron")
-    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
-        EXPANDED[name](base.expand(3, 3))
-    assert base.item() == 1
-
-
 def test_cat_into_other_parts_of_an_inputs_storage() -> None:
     x = torch.arange(8.0, device="neuron")
     torch.cat([x[6:], x[:1]], out=x[2:5])

@@ -152,6 +152,26 @@ at::Tensor neuron_ctc_loss_backward(const at::Tensor& grad, const at::Tensor& lo
                                 on_host(target_lengths), loss, log_alpha, blank, zero_infinity);
 }
 
+// Tensors of several devices are copied one by one, as on PyTorch's other devices.
+void neuron_foreach_copy_(at::TensorList self, at::TensorList source, bool non_blocking) {
+  TORCH_CHECK(!self.empty(), "Tensor list must have at least one tensor.");
+  TORCH_CHECK(self.size() == source.size(),
+              "Tensor lists must have the same number of tensors, got ", self.size(), " and ",
+              source.size());
+  const auto elsewhere = [&](const at::Tensor& tensor) {
+    return tensor.device() != self[0].device();
+  };
+  if (!self[0].is_privateuseone() || std::any_of(self.begin(), self.end(), elsewhere) ||
+      std::any_of(source.begin(), source.end(), elsewhere)) {
+    for (size_t i = 0; i < self.size(); ++i) self[i].copy_(source[i], non_blocking);
+    return;
+  }
+  static Callable& copy = overload("aten::_foreach_copy_");
+  std::vector<c10::IValue> results;
+  const c10::IValue arguments[] = {self, source, non_blocking};
+  copy.call(arguments, results);
+}
+
 // What torch.nn.MultiheadAttention and TransformerEncoderLayer call in evaluation.
 
 std::tuple<at::Tensor, at::Tensor> neuron_multi_head_attention(
@@ -238,6 +258,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("tril_indices", TORCH_FN(neuron_tril_indices));
   m.impl("triu_indices", TORCH_FN(neuron_triu_indices));
   m.impl("is_set_to", TORCH_FN(neuron_is_set_to));
+  m.impl("_foreach_copy_", TORCH_FN(neuron_foreach_copy_));
   m.impl("_cummax_helper", TORCH_FN(neuron_cummax_helper));
   m.impl("_cummin_helper", TORCH_FN(neuron_cummin_helper));
   m.impl("repeat_interleave.Tensor", TORCH_FN(neuron_repeat_interleave));

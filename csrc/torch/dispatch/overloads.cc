@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -33,34 +34,60 @@ std::string full_name(const c10::OperatorHandle& op) {
   return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
 }
 
+std::string packet(const std::string& name) { return name.substr(0, name.find('.')); }
+
 // What CPU's TensorIterator refuses: writing where one element lies several times, or over a part
-// of an input. These operators take an expanded target, with a warning on CPU, or none.
+// of an input. These operators take an expanded target, with a warning on CPU, or none, and a
+// value that is an element of the target.
 bool allows_overlap(const std::string& name) {
-  static const std::set<std::string> names = {"aten::masked_fill_", "aten::masked_scatter_",
-                                              "aten::index_fill_", "aten::index_put_"};
-  return names.count(name.substr(0, name.find('.'))) != 0;
+  static const std::set<std::string> names = {"aten::masked_fill_", "aten::index_fill_"};
+  return names.count(packet(name)) != 0;
 }
 
-std::vector<size_t> written_arguments(const std::string& name) {
+// These take an expanded target too: CPU runs them without TensorIterator, or lets it resize the
+// result itself.
+bool allows_expanded_target(const std::string& name) {
+  static const std::set<std::string> names = {
+      "aten::all",    "aten::amax",   "aten::amin", "aten::any",
+      "aten::argmax", "aten::argmin", "aten::full", "aten::linalg_vector_norm",
+      "aten::nansum", "aten::norm",   "aten::ones", "aten::prod",
+      "aten::std",    "aten::sum",    "aten::tril", "aten::tril_",
+      "aten::triu",   "aten::triu_",  "aten::var",  "aten::zero_",
+      "aten::zeros"};
+  return name == "aten::fill_.Scalar" || names.count(packet(name)) != 0;
+}
+
+// What of an overload's arguments is checked before each call.
+struct Roles {
   std::vector<size_t> written;
-  if (allows_overlap(name)) return written;
+  std::optional<size_t> generator;
+  bool inputs_may_overlap;
+  bool may_be_expanded;
+};
+
+Roles roles_of(const std::string& name) {
+  Roles roles{{}, {}, allows_overlap(name), allows_expanded_target(name)};
   const auto dot = name.find('.');
   const auto op = c10::Dispatcher::singleton().findSchema(
-      {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
-  if (!op) return written;
+      {packet(name), dot == std::string::npos ? "" : name.substr(dot + 1)});
+  if (!op) return roles;
   const auto& arguments = op->schema().arguments();
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].alias_info() && arguments[i].alias_info()->isWrite()) written.push_back(i);
+    if (arguments[i].alias_info() && arguments[i].alias_info()->isWrite()) {
+      roles.written.push_back(i);
+    }
+    if (arguments[i].name() == "generator") roles.generator = i;
   }
-  return written;
+  return roles;
 }
 
-void check_overlap(const std::vector<size_t>& written, c10::ArrayRef<c10::IValue> arguments) {
-  for (const size_t w : written) {
+void check_overlap(const Roles& roles, c10::ArrayRef<c10::IValue> arguments) {
+  if (roles.inputs_may_overlap) return;
+  for (const size_t w : roles.written) {
     if (!arguments[w].isTensor()) continue;
     const at::Tensor& target = arguments[w].toTensor();
     if (!target.defined()) continue;
-    at::assert_no_internal_overlap(target);
+    if (!roles.may_be_expanded) at::assert_no_internal_overlap(target);
     for (size_t i = 0; i < arguments.size(); ++i) {
       if (i != w && arguments[i].isTensor() && arguments[i].toTensor().defined()) {
         at::assert_no_partial_overlap(target, arguments[i].toTensor());
@@ -75,18 +102,47 @@ void check_overlap(const std::vector<size_t>& written, c10::ArrayRef<c10::IValue
   }
 }
 
+// A generator of this device brings calls on other devices' tensors here.
+void check_generator(const Roles& roles, c10::ArrayRef<c10::IValue> arguments) {
+  if (!roles.generator || arguments[*roles.generator].isNone()) return;
+  const at::Tensor* first = nullptr;
+  for (const c10::IValue& argument : arguments) {
+    if (!argument.isTensor() || !argument.toTensor().defined()) continue;
+    if (argument.toTensor().is_privateuseone()) return;
+    if (!first) first = &argument.toTensor();
+  }
+  TORCH_CHECK(!first, "Expected a '", first->device().type(),
+              "' device type for generator but found '",
+              arguments[*roles.generator].toGenerator().device().type(), "'");
+}
+
+// A CPU tensor of no dimensions is a number, and no number can be written.
+void check_written(const Roles& roles, c10::ArrayRef<c10::IValue> arguments) {
+  for (const size_t w : roles.written) {
+    if (!arguments[w].isTensor() || !arguments[w].toTensor().defined()) continue;
+    const at::Tensor& target = arguments[w].toTensor();
+    TORCH_CHECK(target.is_privateuseone(),
+                "Expected all tensors to be on the same device, but found at least two devices, "
+                "neuron and ",
+                target.device(), "! A ", target.device().type(),
+                " tensor cannot be written by an operator on neuron tensors; move one of them.");
+  }
+}
+
 class OverloadKernel final : public c10::OperatorKernel {
  public:
   explicit OverloadKernel(Callable* callable)
       : callable_(callable),
-        written_(written_arguments(callable->name())),
+        roles_(roles_of(callable->name())),
         check_values_(find_argument_check(callable->name())) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     const size_t num_arguments = op.schema().arguments().size();
     const auto first = stack->size() - num_arguments;
     const c10::ArrayRef<c10::IValue> arguments(stack->data() + first, num_arguments);
-    check_overlap(written_, arguments);
+    check_generator(roles_, arguments);
+    check_written(roles_, arguments);
+    check_overlap(roles_, arguments);
     if (check_values_) check_values_(arguments);
     std::vector<c10::IValue> results;
     callable_->call(arguments, results);
@@ -96,7 +152,7 @@ class OverloadKernel final : public c10::OperatorKernel {
 
  private:
   Callable* const callable_;
-  const std::vector<size_t> written_;
+  const Roles roles_;
   const ArgumentCheck check_values_;
 };
 

@@ -35,23 +35,52 @@ def run(schema: schemas.Schema, values: list[Any]) -> Any:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the real call warns
         try:
-            try:
-                return schemas.call(schema.op, schema.arguments, values)
-            except NotImplementedError:
-                return _run_fake(schema, values)
+            return _call(schema, values)
         except Exception as error:
+            moved = _numbers_on_meta(values)
+            if moved is not None:
+                try:
+                    return _call(schema, moved)
+                except Exception:
+                    pass  # the first says more: numbers had their values
             raise _as_on_cpu(schema, values, error) from None
+
+
+def _call(schema: schemas.Schema, values: list[Any]) -> Any:
+    try:
+        return schemas.call(schema.op, schema.arguments, values)
+    except NotImplementedError:
+        return _run_fake(schema, values)
+
+
+def _numbers_on_meta(values: list[Any]) -> list[Any] | None:
+    """``values`` with 0-d CPU tensors on the meta device too; None when there are none.
+
+    Some meta kernels want all tensors on one device where the kernels themselves take numbers.
+    Tensors in lists stay: ``stack`` wants them on one device indeed.
+    """
+    if not any(isinstance(v, torch.Tensor) and v.device.type == "cpu" for v in values):
+        return None
+    return [
+        v.to("meta") if isinstance(v, torch.Tensor) and v.device.type == "cpu" else v
+        for v in values
+    ]
 
 
 def _as_on_cpu(schema: schemas.Schema, values: list[Any], error: Exception) -> Exception:
     """What CPU raises for the call, if it does: some meta kernels have words of their own."""
     total = sum(t.untyped_storage().nbytes() for t in schemas.tensors(values))
-    if total > _MAX_PROBE_BYTES:
-        return error
-    try:
-        schemas.call(schema.op, schema.arguments, schemas.zeros_on_cpu(values))
-    except Exception as own:
-        return own
+    if total <= _MAX_PROBE_BYTES:
+        try:
+            schemas.call(schema.op, schema.arguments, schemas.zeros_on_cpu(values))
+        except Exception as own:
+            return own
+    devices = {t.device.type for t in schemas.tensors(values)}
+    if len(devices) > 1 and "meta" in str(error):  # no device of the caller's
+        return RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            'neuron and cpu! Move the tensor with .to("neuron").'
+        )
     return error
 
 

@@ -150,7 +150,7 @@ def _write(
     else:
         specs += [spec for _, spec, _ in mutated]
     written += mutated
-    refusals.check_overlap([value for _, _, value in written])
+    refusals.check_overlap(row, values, [value for _, _, value in written])
     nodes: list[ir.Node] = []
     node_args = [_lazy_bits(r, v, nodes) for r, v in zip(refs, values, strict=True)]
     if row.kind == "out":

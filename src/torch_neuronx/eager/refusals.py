@@ -86,12 +86,20 @@ def check_resizes(
             )
 
 
-def check_overlap(written: list[torch.Tensor]) -> None:
-    """Refuse to write through an expanded view, also where CPU lets it pass.
+def check_overlap(row: Overload, values: list[Any], written: list[torch.Tensor]) -> None:
+    """Refuse to write through expanded views what does not agree with itself.
 
-    CPU does so in a few operators (``masked_fill_`` warns that it is deprecated, ``index_put_``);
-    which of the writes to one element stays is then undefined.
+    C++ checks the tensors of overloads that PyTorch dispatches to, and lets fills and reductions
+    pass as CPU does; here are lists of tensors and overloads that only our kernels call.
+    ``index_put_`` passes, as on CPU, unless it accumulates: CPU adds once for each time that an
+    element is shown.
     """
+    if row.base == "aten::_foreach_zero" or not (
+        row.internal or "::_foreach_" in row.name or "::_fused_" in row.name
+    ):
+        return
+    if row.name == "aten::index_put_" and not values[3]:
+        return
     for tensor in written:
         if any(
             stride == 0 and size > 1

@@ -13,6 +13,7 @@ executable (decision D4).
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -213,7 +214,8 @@ def read(buffer: Any, spec: Array, view: View, offset: Any) -> Any:
 def write(buffer: Any, spec: Array, view: View, offset: Any, value: Any) -> Any:
     """``buffer`` with ``value`` (the view's sizes and dtype) written where ``view`` looks.
 
-    The view must not overlap itself. The result has the dtype and shape of ``spec``.
+    Of several writes to one element of an expanded view, the last that changes it stays. The view
+    must not overlap itself otherwise. The result has the dtype and shape of ``spec``.
     """
     if math.prod(view.sizes) == 0:
         return buffer
@@ -226,6 +228,9 @@ def write(buffer: Any, spec: Array, view: View, offset: Any, value: Any) -> Any:
         order = _dense_order(view)
         if order is not None:
             return jnp.transpose(value, order).reshape(spec.shape)
+    if any(st == 0 and n > 1 for n, st in zip(view.sizes, view.strides, strict=True)):
+        value, view = _settle(value, read(buffer, spec, view, offset), view)
+        return write(buffer, spec, view, offset, value)
     dims = _box(spec.shape, view)
     if dims is not None and _static_box_fits(spec.shape, view, dims):
         sizes = [1] * len(spec.shape)
@@ -243,3 +248,26 @@ def write(buffer: Any, spec: Array, view: View, offset: Any, value: Any) -> Any:
         places = _positions(view, offset).reshape(-1)
         flat = flat.at[places].set(value.reshape(-1), mode="promise_in_bounds", unique_indices=True)
     return flat.reshape(spec.shape)
+
+
+def _settle(value: Any, old: Any, view: View) -> tuple[Any, View]:
+    """One value for each element that an expanded ``view`` shows several times, and its view.
+
+    A fill of a part of the view (``masked_fill_``) keeps the rest, which is the same memory: what
+    was there gives way to what is written.
+    """
+    shown = [i for i, n in enumerate(view.sizes) if view.strides[i] == 0 and n > 1]
+    kept = [i for i in range(len(view.sizes)) if i not in shown]
+
+    def last(x: Any) -> Any:
+        return jnp.transpose(x, kept + shown).reshape(*(view.sizes[i] for i in kept), -1)[..., ::-1]
+
+    value, old = last(value), last(old)
+    changed = value != old
+    if jnp.issubdtype(value.dtype, jnp.inexact):
+        changed &= ~(jnp.isnan(value) & jnp.isnan(old))
+    first = jnp.argmax(changed, axis=-1, keepdims=True)  # the last write where nothing changed
+    sizes = tuple(1 if i in shown else n for i, n in enumerate(view.sizes))
+    return jnp.take_along_axis(value, first, axis=-1).reshape(sizes), dataclasses.replace(
+        view, sizes=sizes
+    )
