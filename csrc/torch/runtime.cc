@@ -150,6 +150,7 @@ void raise(const DeviceError& error) {
   if (error.exception == "ValueError") TORCH_CHECK_VALUE(false, text);
   if (error.exception == "TypeError") TORCH_CHECK_TYPE(false, text);
   if (error.exception == "NotImplementedError") TORCH_CHECK_NOT_IMPLEMENTED(false, text);
+  if (error.exception == "LinAlgError") TORCH_CHECK_LINALG(false, text);
   if (error.exception == "OutOfMemoryError") TORCH_CHECK_WITH(OutOfMemoryError, false, text);
   TORCH_CHECK(false, text);
 }

@@ -53,3 +53,20 @@ def test_clipping_refuses_a_nan_gradient() -> None:
     parameter.grad = torch.tensor([1.0, NAN], device="neuron")
     with pytest.raises(RuntimeError, match="non-finite"):
         torch.nn.utils.clip_grad_norm_([parameter], 1.0, norm_type=INF, error_if_nonfinite=True)
+
+
+@pytest.mark.parametrize("x", [X, torch.stack([X.nan_to_num(0, 0, 0), X])], ids=["one", "batch"])
+def test_singular_values_of_what_is_not_finite_are_refused(x: torch.Tensor) -> None:
+    with pytest.raises(torch.linalg.LinAlgError) as expected:
+        torch.linalg.svd(x)
+    with pytest.raises(torch.linalg.LinAlgError) as got:
+        torch.linalg.svd(x.to("neuron"))[1].cpu()
+    assert str(got.value).startswith(str(expected.value))
+
+
+def test_solutions_of_a_system_with_nan_are_nan() -> None:
+    a = torch.eye(3)
+    a[1, 1] = NAN
+    expected = torch.linalg.solve(a, torch.ones(3)), torch.linalg.inv(a)
+    a = a.to("neuron")
+    assert_same((torch.linalg.solve(a, torch.ones(3, device="neuron")), a.inverse()), expected)

@@ -81,3 +81,13 @@ def test_gradient_of_the_weights() -> None:
 def test_index_out_of_range() -> None:
     bad = torch.tensor([0, 3, 12, 1])
     check_error("aten::_embedding_bag", _weight(), bad, torch.tensor([0, 2]), mode=2)
+
+
+@pytest.mark.parametrize("offsets", [[0, 10], [1, 2], [2, 1]])
+@pytest.mark.parametrize("mode", MODES.values())
+def test_offsets_out_of_range(mode: int, offsets: list[int]) -> None:
+    bags = torch.tensor(offsets)
+    check_error("aten::_embedding_bag_forward_only", _weight(), INDICES, bags, mode=mode)
+    check_error(
+        "aten::_embedding_bag", _weight(), INDICES, bags, mode=mode, include_last_offset=True
+    )

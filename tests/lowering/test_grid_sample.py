@@ -1,5 +1,7 @@
 """Sampling at real-valued grid positions: modes, padding, gradients, positions outside."""
 
+import math
+
 import pytest
 import torch
 from tests.lowering.harness import check
@@ -62,3 +64,19 @@ def test_one_element_planes(padding: str) -> None:
     x = torch.randn(2, 3, 1, 1)
     for align_corners in (False, True):
         check("aten::grid_sampler_2d", x, grid, 0, PADDINGS[padding], align_corners)
+
+
+@pytest.mark.parametrize("align_corners", [False, True])
+@pytest.mark.parametrize("padding", PADDINGS.values())
+@pytest.mark.parametrize("mode", MODES.values())
+@pytest.mark.parametrize("n", [2, 3])
+def test_nan_and_infinite_coordinates(n: int, mode: int, padding: int, align_corners: bool) -> None:
+    if n == 3 and mode == MODES["bicubic"]:
+        pytest.skip("two dimensions only")
+    lost = [math.nan] if (n, padding) == (3, PADDINGS["reflection"]) else [math.nan, math.inf]
+    grid = torch.full((2 * len(lost), n), 0.3)
+    for i, value in enumerate(lost):
+        grid[2 * i, 0] = grid[2 * i + 1, 1] = value
+    x = torch.arange(24.0).reshape(1, 1, *(2, 3, 4) if n == 3 else (6, 4)) + 1
+    grid = grid.reshape(1, *(1,) * (n - 1), -1, n)
+    check(f"aten::grid_sampler_{n}d", x, grid, mode, padding, align_corners)

@@ -260,3 +260,9 @@ def test_negative_indices_that_cpu_refuses():
 
 def test_too_short_source():
     check_error("aten::masked_scatter", M, M >= 0, torch.ones(3))
+
+
+@pytest.mark.parametrize("bad", [3, -1])
+def test_searchsorted_refuses_a_sorter_out_of_range(bad: int):
+    x, sorter = torch.tensor([1.0, 2.0, 3.0]), torch.tensor([0, 1, bad])
+    check_error("aten::searchsorted.Tensor", x, torch.tensor([2.0]), sorter=sorter)

@@ -3,11 +3,13 @@ matrices."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.lowering.errors import check_error
 from tests.lowering.harness import (
     check,
     check_portable,
@@ -126,3 +128,25 @@ def test_float64() -> None:
     close = {"exact_float64": True, "rtol": 1e-9, "atol": 1e-9}
     check("aten::linalg_lu_factor_ex", a, **close)
     check("aten::linalg_qr", a, **close)
+
+
+@pytest.mark.parametrize("bad", [0, -1, 4])
+def test_unpacking_refuses_pivots_out_of_range(bad: int) -> None:
+    check_error("aten::lu_unpack", torch.eye(3), torch.tensor([1, 2, bad], dtype=torch.int32))
+
+
+@pytest.mark.parametrize("place", [(0, 0), (1, 1), (2, 2), (0, 2), (2, 0), (1, 2)])
+def test_nan_reaches_the_solution(place: tuple[int, int]) -> None:
+    a = torch.eye(3) + 0.1
+    a[place] = math.nan
+    inverse, info = results("linalg_inv_ex", a)
+    assert inverse.isnan().all()
+    assert info == 0
+    packed, pivots, _ = results("linalg_lu_factor_ex", a)
+    assert results("linalg_lu_solve", packed, pivots, torch.ones(3, 1))[0].isnan().all()
+
+
+def test_factors_beside_nan_stay_numbers() -> None:
+    a = torch.eye(3) + 0.1
+    a[1, 2] = math.nan
+    check("aten::linalg_lu_factor_ex", a)

@@ -228,3 +228,10 @@ def test_reduced_floats_round_once() -> None:
     )
     exact = (x.double() + alpha * y.double()).bfloat16()
     assert run(case)[0].astype("float32").tolist() == exact.float().tolist()
+
+
+@pytest.mark.parametrize("name", ["igamma", "igammac"])
+def test_incomplete_gamma_functions_of_infinities(name: str) -> None:
+    a = torch.tensor([INF, INF, INF, INF, 1.0, 0.5, NAN])
+    x = torch.tensor([0.0, 1.0, 1e30, INF, INF, 0.0, 1.0])
+    check(f"aten::{name}", a, x)

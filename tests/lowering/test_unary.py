@@ -74,3 +74,8 @@ def test_mvlgamma_and_zeta() -> None:
     q = torch.tensor([1.0, 0.5, 3.0, 40.0, 2.0, -0.5])
     x = torch.tensor([2.0, 3.5, 1.0, 1.5, 0.5, 3.0])
     check("aten::special_zeta", x, q)
+
+
+def test_magnitudes_are_exact_in_float64() -> None:
+    x = torch.tensor([-1.0 - 2**-50, -1e-300, -1e300], dtype=torch.float64)
+    check("aten::abs", x, rtol=0, atol=0)

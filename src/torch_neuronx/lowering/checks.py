@@ -16,7 +16,7 @@ import numpy as np
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """What to raise: a builtin exception's name and a text in which {value} stands."""
+    """What to raise: a builtin exception's name, or LinAlgError, and a text with {value} in it."""
 
     exception: str
     message: str

@@ -46,7 +46,8 @@ runpy.run_module("torch_neuronx.lowering.server", run_name="__main__", alter_sys
 class LoweredReply:
     """A lowered program, as ``build.Lowered``, and the seconds that lowering took.
 
-    ``checks`` are pairs of a builtin exception's name and a message in which {value} stands.
+    ``checks`` are pairs of a builtin exception's name, or LinAlgError, and a message in which
+    {value} stands.
     """
 
     module: bytes

@@ -50,6 +50,22 @@ def _forward(
         "RuntimeError",
         "embedding_bag: Expected idx >= 0 && idx < num_embeddings but found idx to be {value}",
     )
+    if offsets.shape[0]:
+        starts = offsets.astype(np.int64)
+        checks.require(
+            starts[0] == 0,
+            starts[0],
+            "RuntimeError",
+            "offsets[0] has to be 0, i.e., the first sequence in the mini-batch has to start from "
+            "position 0. However, got {value}",
+        )
+        checks.require(
+            starts[-1] <= count,
+            starts[-1],
+            "RuntimeError",
+            f"offsets[-1] can not be greater than input's length {count} but got offsets[-1] of "
+            "{value}",
+        )
     bag = _bags(offsets, count, bags)
     if include_last_offset:  # the last offset ends the last bag
         last = jnp.arange(count, dtype=np.int64) >= offsets.astype(np.int64)[-1]

@@ -30,10 +30,15 @@ def _unnormalize(x: Any, size: int, align_corners: bool) -> tuple[Any, float]:
     return ((x + 1) * size - 1) / 2, size / 2
 
 
-def _clip(x: Any, size: int) -> tuple[Any, Any]:
-    """Clipped coordinates, and 1 where they were strictly inside."""
+def _clip(x: Any, size: int, n: int) -> tuple[Any, Any]:
+    """Clipped coordinates, and 1 where they were strictly inside.
+
+    nan becomes the first place in two dimensions and the last in three, as in CPU's kernels.
+    """
     inside = (x > 0) & (x < size - 1)
-    return jnp.minimum(jnp.maximum(x, 0), size - 1), inside.astype(x.dtype)
+    lost = jnp.full((), 0 if n == 2 else size - 1, x.dtype)
+    clipped = jnp.minimum(jnp.maximum(x, 0), size - 1)
+    return jnp.where(x == x, clipped, lost), inside.astype(x.dtype)
 
 
 def _reflect(x: Any, size: int, align_corners: bool) -> tuple[Any, Any]:
@@ -53,14 +58,14 @@ def _reflect(x: Any, size: int, align_corners: bool) -> tuple[Any, Any]:
     )
 
 
-def _inside(x: Any, size: int, padding: int, align_corners: bool) -> tuple[Any, Any]:
-    """Coordinates as the padding mode has them, and their slopes."""
+def _inside(x: Any, size: int, padding: int, align_corners: bool, n: int) -> tuple[Any, Any]:
+    """Coordinates as the padding mode has them in ``n`` dimensions, and their slopes."""
     slope = jnp.ones_like(x)
     if padding == _BORDER:
-        x, slope = _clip(x, size)
+        x, slope = _clip(x, size, n)
     elif padding == _REFLECTION:
         x, turned = _reflect(x, size, align_corners)
-        x, slope = _clip(x, size)
+        x, slope = _clip(x, size, n)
         slope = slope * turned
     # Coordinates that no int32 holds, and nan, lie outside.
     good = (jnp.abs(x) < 2**31 - 2) & (x == x)
@@ -89,7 +94,10 @@ def _linear(x: Any, coordinates: Sequence[Any]) -> Any:
         weight: Any = 1
         for c, base, side in zip(coordinates, low, corner, strict=True):
             weight = weight * ((c - base) if side else (base + 1 - c))
-        places = [b.astype(np.int64) + side for b, side in zip(low, corner, strict=True)]
+        places = [
+            jnp.where(b == b, b, jnp.full((), -100, b.dtype)).astype(np.int64) + side
+            for b, side in zip(low, corner, strict=True)
+        ]
         part = _gather(x, places) * weight[:, None]
         total = part if total is None else total + part
     return total
@@ -116,7 +124,7 @@ def _cubic(x: Any, coordinates: Sequence[Any], padding: int, align_corners: bool
     weights = [_cubic_weights(c - b) for c, b in zip(coordinates, low, strict=True)]
 
     def place(a: int, tap: int) -> Any:
-        at, _ = _inside(low[a] + (tap - 1), x.shape[2 + a], padding, align_corners)
+        at, _ = _inside(low[a] + (tap - 1), x.shape[2 + a], padding, align_corners, 2)
         return at.astype(np.int64)
 
     total: Any = None
@@ -140,7 +148,11 @@ def _coordinates(
         x, rate = _unnormalize(grid[..., len(sizes) - 1 - a], size, align_corners)
         slope: Any = rate
         if mode != _BICUBIC:
-            x, inner = _inside(x, size, padding, align_corners)
+            raw = x
+            x, inner = _inside(x, size, padding, align_corners, len(sizes))
+            if mode == _BILINEAR and padding == _ZEROS and len(sizes) == 2:
+                # CPU weighs the zeros outside: 0 * nan.
+                x = jnp.where(jnp.isfinite(raw), x, jnp.full((), np.nan, x.dtype))
             slope = slope * inner
         else:
             slope = jnp.full_like(x, slope)

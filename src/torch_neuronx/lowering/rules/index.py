@@ -637,7 +637,9 @@ def masked_scatter_backward(grad_output: Any, mask: Any, sizes: tuple[int, ...])
 # --- searching ---------------------------------------------------------------------------------
 
 
-def _search(sequence: Any, values: Any, right: bool, sorter: Any) -> Any:
+def _search(
+    sequence: Any, values: Any, right: bool, sorter: Any = None, checks: Checks | None = None
+) -> Any:
     """Binary search as ATen does it, so unsorted sequences and NaN give the same answers.
 
     ``sequence`` (..., N), or (N,) for all of ``values`` (..., M).
@@ -654,7 +656,10 @@ def _search(sequence: Any, values: Any, right: bool, sorter: Any) -> Any:
         sorter = None if sorter is None else sorter.reshape(sequence.shape)
     n = sequence.shape[-1]
     if sorter is not None:
-        sequence = jnp.take_along_axis(sequence, sorter.astype(np.int64), axis=-1)
+        order, _ = _checked(
+            sorter, n, checks, "RuntimeError", "torch.searchsorted(): sorter index out of range"
+        )
+        sequence = jnp.take_along_axis(sequence, order, axis=-1)
     low = jnp.zeros(values.shape, np.int64)
     high = jnp.full(values.shape, n, np.int64)
 
@@ -679,14 +684,16 @@ def searchsorted(
     right: bool = False,
     side: str | None = None,
     sorter: Any = None,
+    *,
+    checks: Checks,
 ) -> Any:
     """Where each value would be inserted into the sorted last dimension."""
     sequence, values = promote(sorted_sequence, self)
-    return _search(sequence, values, right or side == "right", sorter)
+    return _search(sequence, values, right or side == "right", sorter, checks)
 
 
 @lowers("aten::bucketize.Tensor", "aten::bucketize.Scalar", exact=True)
 def bucketize(self: Any, boundaries: Any, out_int32: bool = False, right: bool = False) -> Any:
     """Number of boundaries below each value."""
     values, sequence = promote(self, boundaries)
-    return _search(sequence, values, right, None)
+    return _search(sequence, values, right)

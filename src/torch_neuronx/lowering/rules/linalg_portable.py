@@ -23,6 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_neuronx.lowering.checks import Checks
 from torch_neuronx.lowering.table import lowers
 
 _HIGHEST = lax.Precision.HIGHEST
@@ -200,8 +201,10 @@ def _lu_one(a: Any, pivot: bool) -> tuple[Any, Any, Any]:
                 if a.dtype.kind == "c"
                 else (jnp.abs(column))
             )
+            # nan is the largest, so that no zero below it makes the matrix look singular.
+            size = jnp.where(jnp.isnan(size), jnp.full_like(size, np.inf), size)
             size = jnp.where(rows >= j, size, jnp.full_like(size, -1))
-            p = jnp.argmax(jnp.where(jnp.isnan(size), -1, size)).astype(np.int32)
+            p = jnp.argmax(size).astype(np.int32)
             one, other = _row(x, j), _row(x, p)
             x = lax.dynamic_update_index_in_dim(x, other, j, 0)
             x = lax.dynamic_update_index_in_dim(x, one, p, 0)
@@ -212,9 +215,9 @@ def _lu_one(a: Any, pivot: bool) -> tuple[Any, Any, Any]:
         head = lax.dynamic_index_in_dim(column, j, keepdims=False)
         info = jnp.where((info == 0) & (head == 0), (j + 1).astype(np.int32), info)
         safe = jnp.where(head == 0, jnp.ones_like(head), head)
-        factors = jnp.where(rows > j, column / safe, jnp.zeros_like(column))
-        tail = jnp.where(columns > j, _row(x, j), jnp.zeros_like(_row(x, j)))
-        x = x - factors[:, None] * tail[None, :]
+        factors = column / safe
+        rest = (rows > j)[:, None] & (columns > j)[None, :]  # the others stay, whatever nan is near
+        x = jnp.where(rest, x - factors[:, None] * _row(x, j)[None, :], x)
         column = jnp.where(rows > j, factors, column)
         return lax.dynamic_update_index_in_dim(x, column, j, 1), pivots, info
 
@@ -278,6 +281,7 @@ def lu_unpack(
     unpack_pivots: bool = True,
     *,
     out: Any,
+    checks: Checks,
 ) -> tuple[Any, Any, Any]:
     """P, L and U of packed factors; what is not asked for is empty."""
     lower, upper = (
@@ -287,7 +291,15 @@ def lu_unpack(
     )
     if not unpack_pivots:
         return jnp.zeros(out[0].shape, LU_data.dtype), lower, upper
-    return _permutation_matrix(LU_pivots, LU_data.shape[-2], LU_data.dtype), lower, upper
+    rows = LU_data.shape[-2]
+    checks.require(
+        (LU_pivots >= 1) & (LU_pivots <= rows),
+        LU_pivots,
+        "RuntimeError",
+        "pivots passed to lu_unpack must be between 1 and LU.size(-2) inclusive."
+        "Did you properly pass the result of lu_factor?",
+    )
+    return _permutation_matrix(jnp.clip(LU_pivots, 1, rows), rows, LU_data.dtype), lower, upper
 
 
 def _lu_solve_one(packed: Any, pivots: Any, b: Any, adjoint: bool) -> Any:

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_neuronx.lowering.checks import Checks
 from torch_neuronx.lowering.dtypes import cast, dtype_name, op_math
 from torch_neuronx.lowering.rules.linalg_portable import (
     apply_reflectors,
@@ -215,8 +216,18 @@ def linalg_svd(
     driver: str | None = None,
     *,
     out: Any,
+    checks: Checks,
 ) -> tuple[Any, Any, Any]:
     """U, S (descending) and V^H."""
+    finite = jnp.all(jnp.isfinite(A), axis=(-2, -1)).reshape(-1)
+    element = "(Batch element {value}): " if A.ndim > 2 else ""
+    checks.require(
+        finite,
+        jnp.arange(finite.size, dtype=np.int64),
+        "LinAlgError",
+        f"linalg.svd: {element}The algorithm failed to converge because the input matrix "
+        "contained non-finite values.",
+    )
     wide = A.shape[-2] < A.shape[-1]
     u, s, vh = batched(
         lambda a: _svd_one(a, full_matrices, compute_uv), hermitian(A) if wide else A, ranks=(2,)

@@ -246,6 +246,16 @@ def _ignoring_nan(choose: Callable[..., Any]) -> Callable[..., Any]:
     return rule
 
 
+def _incomplete_gamma(function: Callable[..., Any], none: int) -> Callable[..., Any]:
+    """``function`` with its limit ``none`` for a -> inf at finite x, and none where both are."""
+
+    def rule(a: Any, x: Any) -> Any:
+        limit = jnp.where(x < np.inf, jnp.full((), none, a.dtype), jnp.full((), np.nan, a.dtype))
+        return jnp.where((a == np.inf) & (x >= 0), limit, function(a, x))
+
+    return rule
+
+
 # Functions of two operands already broadcast and cast to the dtype of the computation.
 _BINARY: dict[str, Callable[..., Any]] = {
     "atan2": lambda a, b: lax.atan2(alone(a), alone(b)),
@@ -258,8 +268,8 @@ _BINARY: dict[str, Callable[..., Any]] = {
     "special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar": _xlogy(lax.log1p),
     "gcd": jnp.gcd,
     "lcm": jnp.lcm,
-    "igamma": lax.igamma,
-    "igammac": lax.igammac,
+    "igamma": _incomplete_gamma(lax.igamma, 0),
+    "igammac": _incomplete_gamma(lax.igammac, 1),
 }
 _EXACT_BINARY: dict[str, Callable[..., Any]] = {
     "maximum": jnp.maximum,

@@ -144,7 +144,7 @@ for _name, _function in EXACT.items():
     _register_exact(_name, _function)
 
 
-@lowers("aten::abs")
+@lowers("aten::abs", exact=True)
 def absolute(self: Any) -> Any:
     """Magnitude; real for complex operands."""
     return _abs(self)
