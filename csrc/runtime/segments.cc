@@ -7,6 +7,9 @@ namespace tn {
 namespace {
 
 constexpr size_t kGranule = Arena::kGranule;
+// Addresses for each byte of memory: a range that is free among live segments may be too short for
+// a request that the memory has room for, and segments do not move.
+constexpr size_t kAddressesPerByte = 4;
 constexpr size_t kFirstClasses = 8;  // 256, 512, ... 2048; then eight to a doubling
 
 size_t rounded(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -41,12 +44,13 @@ SizeClass class_in(Pool pool, size_t bytes) {
 }  // namespace
 
 Result<std::unique_ptr<SegmentAllocator>> SegmentAllocator::create(size_t capacity_bytes) {
-  TN_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena, Arena::reserve(capacity_bytes));
-  return std::unique_ptr<SegmentAllocator>(new SegmentAllocator(std::move(arena)));
+  TN_ASSIGN_OR_RETURN(std::unique_ptr<Arena> arena,
+                      Arena::reserve(capacity_bytes * kAddressesPerByte));
+  return std::unique_ptr<SegmentAllocator>(new SegmentAllocator(std::move(arena), capacity_bytes));
 }
 
-SegmentAllocator::SegmentAllocator(std::unique_ptr<Arena> arena)
-    : arena_(std::move(arena)), limit_(arena_->capacity()) {}
+SegmentAllocator::SegmentAllocator(std::unique_ptr<Arena> arena, size_t capacity_bytes)
+    : arena_(std::move(arena)), capacity_(capacity_bytes), limit_(capacity_bytes) {}
 
 SegmentAllocator::~SegmentAllocator() {
   for (auto& [address, segment] : segments_) {
@@ -319,7 +323,7 @@ bool SegmentAllocator::charge_temporaries(size_t bytes) {
 void SegmentAllocator::note_out_of_memory(size_t bytes, StackContext context) {
   std::lock_guard lock(mutex_);
   ++stats_.num_ooms;
-  const size_t free = arena_->capacity() - static_cast<size_t>(stats_.reserved_bytes.all().current);
+  const size_t free = capacity_ - static_cast<size_t>(stats_.reserved_bytes.all().current);
   history_.add(MemoryAction::kOutOfMemory, free, bytes, std::move(context));
 }
 
@@ -343,7 +347,7 @@ void SegmentAllocator::set_origin(Block* block, uint32_t origin) {
 void SegmentAllocator::set_fraction(double fraction) {
   std::lock_guard lock(mutex_);
   fraction_ = fraction;
-  limit_ = static_cast<size_t>(static_cast<double>(arena_->capacity()) * fraction);
+  limit_ = static_cast<size_t>(static_cast<double>(capacity_) * fraction);
 }
 
 double SegmentAllocator::fraction() const {
@@ -358,7 +362,7 @@ size_t SegmentAllocator::limit() const {
 
 size_t SegmentAllocator::free_bytes() const {
   std::lock_guard lock(mutex_);
-  return arena_->capacity() - static_cast<size_t>(stats_.reserved_bytes.all().current);
+  return capacity_ - static_cast<size_t>(stats_.reserved_bytes.all().current);
 }
 
 size_t SegmentAllocator::largest_free() const {

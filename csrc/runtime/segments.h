@@ -5,7 +5,8 @@
 // 256 bytes at least), from 16 MiB on it gets a segment of its own size unless a free block fits.
 // Freed blocks wait in a bin of their size class and are merged with their neighbours only when a
 // bin and the merged blocks cannot serve a request, before a segment is taken. Segments go back
-// when memory runs out or the user asks.
+// when memory runs out or the user asks. The capacity limits what segments hold together; addresses are
+// plenty, so a segment is never refused because free memory lies in pieces between others.
 //
 // All streams share the pools: they are multiplexed on one queue (decision D11), so a block is free
 // in the order of issue.
@@ -92,7 +93,7 @@ class SegmentAllocator {
   bool contains(uintptr_t address) const { return arena_->contains(address); }
   void set_origin(Block* block, uint32_t origin);
 
-  size_t capacity() const { return arena_->capacity(); }
+  size_t capacity() const { return capacity_; }
   // At most this part of the capacity, in 0 to 1, is reserved.
   void set_fraction(double fraction);
   double fraction() const;
@@ -122,7 +123,7 @@ class SegmentAllocator {
     }
   };
 
-  explicit SegmentAllocator(std::unique_ptr<Arena> arena);
+  SegmentAllocator(std::unique_ptr<Arena> arena, size_t capacity_bytes);
   Block* from_set(size_t bytes, Pool pool);
   Block* from_new_segment(size_t bytes, Pool pool, const StackContext& context);
   bool take_segment(size_t bytes, Pool pool, const StackContext& context);
@@ -135,6 +136,7 @@ class SegmentAllocator {
 
   mutable std::mutex mutex_;
   const std::unique_ptr<Arena> arena_;
+  const size_t capacity_;  // of the device; the arena has more addresses
   size_t limit_;
   double fraction_ = 1.0;
   std::map<uintptr_t, std::unique_ptr<Segment>> segments_;

@@ -408,6 +408,22 @@ def test_cached_segments_are_given_back_before_memory_is_out() -> None:
         del whole
 
 
+def test_free_memory_in_pieces_serves_a_request_longer_than_any_piece() -> None:
+    free, _ = torch.neuron.mem_get_info()
+    piece = free // 24 // MIB * MIB
+    held = [block(piece) for _ in range(24)]
+    with pytest.raises(torch.OutOfMemoryError):
+        block(3 * piece)
+    del held[::2]  # never two neighbours
+    whole = block(3 * piece)
+    ranges = sorted((t.data_ptr(), t.nbytes) for t in [*held, whole])
+    assert all(a + n <= b for (a, n), (b, _) in itertools.pairwise(ranges))
+    rest = [block(3 * piece) for _ in range(3)]  # the memory is the limit, not the addresses
+    with pytest.raises(torch.OutOfMemoryError):
+        block(3 * piece)
+    del rest
+
+
 def test_garbage_cycles_are_freed_before_memory_is_out() -> None:
     class Node:
         pass
