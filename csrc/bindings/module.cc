@@ -354,6 +354,9 @@ void bind(py::module_& m) {
   m.def("synchronize", [](int index) {
     if (is_started()) synchronize(runtime().device(index));
   });
+  m.def("sync_debug_mode", [] { return static_cast<int>(sync_debug_mode()); });
+  m.def("set_sync_debug_mode",
+        [](int mode) { set_sync_debug_mode(static_cast<SyncDebugMode>(mode)); });
   m.def("called_from_several_threads", &Callable::called_from_several_threads);
   m.def("set_compile_only", &Callable::set_compile_only);
   m.def("num_queued", [](int index) -> size_t {

@@ -178,6 +178,7 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
     return Device::idle(queried);
   }
   void synchronizeStream(const c10::Stream& stream) const override {
+    note_synchronizing();
     if (is_started()) synchronize(stream_of(stream));
   }
   void synchronizeDevice(const c10::DeviceIndex index) const override {

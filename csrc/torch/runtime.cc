@@ -23,6 +23,7 @@ thread_local int t_current_device = kNoneChosen;
 // What the main thread set last. Threads that choose no device follow it, so that what a worker
 // thread loads goes where the program's own tensors go.
 std::atomic<int> g_main_device{0};
+std::atomic<SyncDebugMode> g_sync_debug_mode{SyncDebugMode::kDefault};
 
 }  // namespace
 
@@ -206,6 +207,22 @@ at::Tensor make_tensor(Ref<DeviceStorage> storage, c10::ScalarType dtype, c10::I
     tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
   }
   return tensor;
+}
+
+SyncDebugMode sync_debug_mode() { return g_sync_debug_mode.load(std::memory_order_relaxed); }
+
+void set_sync_debug_mode(SyncDebugMode mode) {
+  g_sync_debug_mode.store(mode, std::memory_order_relaxed);
+}
+
+void note_synchronizing() {
+  const SyncDebugMode mode = sync_debug_mode();
+  if (mode == SyncDebugMode::kDefault) [[likely]]
+    return;
+  TORCH_CHECK(mode != SyncDebugMode::kError,
+              "called a synchronizing neuron operation: the host would wait for the device "
+              "(torch.neuron.set_sync_debug_mode(\"error\") is set)");
+  TORCH_WARN("called a synchronizing neuron operation");
 }
 
 void synchronize(Device& device) {

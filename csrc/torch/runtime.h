@@ -76,4 +76,11 @@ Layout fresh_layout(DType dtype, c10::IntArrayRef sizes);
 void synchronize(Device& device);
 void synchronize(Stream& stream);
 
+// What a call does that makes the host wait for the device: nothing more, warn, or raise.
+enum class SyncDebugMode : uint8_t { kDefault, kWarn, kError };
+SyncDebugMode sync_debug_mode();
+void set_sync_debug_mode(SyncDebugMode mode);
+// Said by every such call before it waits.
+void note_synchronizing();
+
 }  // namespace tn::torch_glue

@@ -45,9 +45,6 @@ ABSENT: dict[str, str] = {
         "clock_rate device_memory_used list_gpu_processes memory_usage power_draw temperature "
         "utilization"
     ),
-    "not there yet: warnings at implicit synchronisation": (
-        "get_sync_debug_mode set_sync_debug_mode"
-    ),
 }
 LEFT_OUT = {name: reason for reason, names in ABSENT.items() for name in names.split()}
 

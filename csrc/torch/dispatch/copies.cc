@@ -38,6 +38,7 @@ void read_buffer(const at::Tensor& tensor, void* destination, size_t bytes) {
            "TORCH_NEURONX_COMPILE_ONLY=1: programs are compiled and not run, so this tensor has no "
            "values to read. Unset the variable to run."});
   }
+  note_synchronizing();
   ProfileRange range("neuron::copy_to_host");
   Device& device = neuron_device(tensor);
   DeviceStorage* storage = storage_of(tensor);

@@ -16,6 +16,7 @@ from torch_neuronx.neuron.device import (
     get_device_capability,
     get_device_name,
     get_device_properties,
+    get_sync_debug_mode,
     init,
     ipc_collect,
     is_available,
@@ -23,6 +24,7 @@ from torch_neuronx.neuron.device import (
     is_initialized,
     is_tf32_supported,
     set_device,
+    set_sync_debug_mode,
     synchronize,
 )
 from torch_neuronx.neuron.dynamo_metrics import get_dynamo_metrics, reset_dynamo_metrics
@@ -128,6 +130,7 @@ __all__ = [
     "get_per_process_memory_fraction",
     "get_rng_state",
     "get_rng_state_all",
+    "get_sync_debug_mode",
     "host_memory_stats",
     "host_memory_stats_as_nested_dict",
     "init",
@@ -161,6 +164,7 @@ __all__ = [
     "set_rng_state",
     "set_rng_state_all",
     "set_stream",
+    "set_sync_debug_mode",
     "stream",
     "synchronize",
 ]

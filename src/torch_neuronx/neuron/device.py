@@ -129,6 +129,37 @@ def synchronize(device: DeviceLike = None) -> None:
     _C.synchronize(_checked(device))
 
 
+_SYNC_DEBUG_MODES = ("default", "warn", "error")
+
+
+def set_sync_debug_mode(debug_mode: int | str) -> None:
+    """What a call does that makes the host wait for the device, as a help to find them.
+
+    Such calls are those that read a tensor's values (``item``, ``cpu``, ``tolist``, ``print``, a
+    result whose shape depends on data) and a stream's ``synchronize``. Not counted, as in
+    torch.cuda: ``torch.neuron.synchronize`` and an event's.
+
+    Args:
+        debug_mode: "default" or 0: nothing more; "warn" or 1: a warning; "error" or 2: a
+            RuntimeError, and the call is not made.
+
+    Raises:
+        RuntimeError: another mode.
+    """
+    mode = _SYNC_DEBUG_MODES.index(debug_mode) if debug_mode in _SYNC_DEBUG_MODES else debug_mode
+    if mode not in range(len(_SYNC_DEBUG_MODES)):
+        raise RuntimeError(
+            f"invalid value of debug_mode, expected one of `default`, `warn`, `error` (0, 1, 2), "
+            f"got {debug_mode!r}"
+        )
+    _C.set_sync_debug_mode(int(mode))
+
+
+def get_sync_debug_mode() -> int:
+    """What synchronising calls do: 0 nothing more, 1 warn, 2 raise."""
+    return _C.sync_debug_mode()
+
+
 def get_device_name(device: DeviceLike = None) -> str:
     """Name of the device: ``neuron:<index>``, the modelled target and the plugin's platform."""
     properties = get_device_properties(device)
