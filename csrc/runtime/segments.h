@@ -5,8 +5,8 @@
 // 256 bytes at least), from 16 MiB on it gets a segment of its own size unless a free block fits.
 // Freed blocks wait in a bin of their size class and are merged with their neighbours only when a
 // bin and the merged blocks cannot serve a request, before a segment is taken. Segments go back
-// when memory runs out or the user asks. The capacity limits what segments hold together; addresses are
-// plenty, so a segment is never refused because free memory lies in pieces between others.
+// when memory runs out or the user asks. The capacity limits what segments hold together; addresses
+// are plenty, so a segment is never refused because free memory lies in pieces between others.
 //
 // All streams share the pools: they are multiplexed on one queue (decision D11), so a block is free
 // in the order of issue.
