@@ -52,6 +52,8 @@ def to_dlpack(tensor: torch.Tensor, copy: bool | None = None) -> Exported:
 
     Stage: experimental.
     """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"expected a neuron tensor, got {type(tensor).__name__}")
     if tensor.device.type != "neuron":
         raise ValueError(f"expected a neuron tensor, got one on {tensor.device}; export it itself")
     if tensor.requires_grad:
@@ -90,6 +92,9 @@ def from_dlpack(
 
     Raises:
         BufferError: ``copy=False`` and the memory cannot be used.
+        RuntimeError: there is no such device.
+        TypeError: ``source`` has no ``__dlpack__`` and is no capsule.
+        ValueError: ``device`` is of another type.
 
     Stage: experimental.
     """
@@ -116,6 +121,11 @@ def from_dlpack(
 
 def _capsule(source: Any) -> Any:
     if not hasattr(source, "__dlpack__"):
+        if type(source).__name__ != "PyCapsule":
+            raise TypeError(
+                "expected an object with __dlpack__ or a DLPack capsule, got "
+                f"{type(source).__name__}"
+            )
         return source
     try:
         return source.__dlpack__(max_version=_VERSION)

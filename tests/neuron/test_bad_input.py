@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from support import assert_same
+from torch_neuronx import dlpack
 
 
 @pytest.fixture(autouse=True)
@@ -130,3 +131,33 @@ def test_a_storage_that_was_freed_is_not_read() -> None:
     x.untyped_storage().resize_(0)
     with pytest.raises(RuntimeError):
         (x + 1).cpu()
+
+
+@pytest.mark.parametrize("size", [-5, 0])
+def test_sizes_that_no_block_has(size: int) -> None:
+    with pytest.raises(ValueError, match=f"expected a size above 0 bytes, got {size}"):
+        torch.neuron.caching_allocator_alloc(size)
+
+
+@pytest.mark.parametrize("value", ["8", 2.5, None, True])
+def test_sizes_and_addresses_are_integers(value: Any) -> None:
+    kind = type(value).__name__
+    with pytest.raises(TypeError, match=f"expected size to be an int.* got {kind}"):
+        torch.neuron.caching_allocator_alloc(value)
+    with pytest.raises(TypeError, match=f"expected mem_ptr to be an int.* got {kind}"):
+        torch.neuron.caching_allocator_delete(value)
+
+
+@pytest.mark.parametrize("address", [-5, 0, 3, 1 << 70])
+def test_addresses_that_are_none(address: int) -> None:
+    with pytest.raises(RuntimeError, match="invalid device pointer"):
+        torch.neuron.caching_allocator_delete(address)
+
+
+@pytest.mark.parametrize("source", [3, "x", None, [1.0]])
+def test_what_dlpack_cannot_take(source: Any) -> None:
+    kind = type(source).__name__
+    with pytest.raises(TypeError, match=f"an object with __dlpack__ or a .* capsule, got {kind}"):
+        dlpack.from_dlpack(source)
+    with pytest.raises(TypeError, match=f"expected a neuron tensor, got {kind}"):
+        dlpack.to_dlpack(source)

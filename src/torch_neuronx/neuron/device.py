@@ -38,14 +38,17 @@ class DeviceProperties:
 
 
 def index_of(device: DeviceLike = None) -> int:
-    """The index that ``device`` means; None and bare "neuron" are the current device.
+    """The index that ``device`` means; None, -1 and bare "neuron" are the current device.
 
     Raises:
+        AssertionError: the index is below -1.
         ValueError: the device is of another type.
     """
     if device is None:
         return current_device()
     if isinstance(device, int):
+        if device < -1:
+            raise AssertionError(_no_such_device(device))
         return current_device() if device < 0 else device
     parsed = torch.device(device)
     if parsed.type != "neuron":
@@ -53,13 +56,17 @@ def index_of(device: DeviceLike = None) -> int:
     return current_device() if parsed.index is None else parsed.index
 
 
+def _no_such_device(index: int) -> str:
+    return (
+        f"Invalid device id: neuron:{index} (this process has {device_count()} neuron "
+        "device(s); TORCH_NEURONX_NUM_DEVICES sets the number)"
+    )
+
+
 def _checked(device: DeviceLike) -> int:
     index = index_of(device)
     if not 0 <= index < device_count():
-        raise AssertionError(
-            f"Invalid device id: neuron:{index} (this process has {device_count()} neuron "
-            "device(s); TORCH_NEURONX_NUM_DEVICES sets the number)"
-        )
+        raise AssertionError(_no_such_device(index))
     return index
 
 

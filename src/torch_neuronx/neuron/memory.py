@@ -248,6 +248,10 @@ def get_allocator_backend() -> str:
     return "native"
 
 
+def _type(value: object) -> str:
+    return type(value).__name__
+
+
 def caching_allocator_alloc(size: int, device: DeviceLike = None, stream: Any = None) -> int:
     """Take ``size`` bytes of device memory and return their address, which no host may read.
 
@@ -256,15 +260,20 @@ def caching_allocator_alloc(size: int, device: DeviceLike = None, stream: Any = 
 
     Raises:
         torch.OutOfMemoryError: there is no such block.
-        TypeError: ``stream`` is neither None, a stream nor an int.
+        TypeError: ``size`` is no int, or ``stream`` is neither None, a stream nor an int.
+        ValueError: ``size`` is not above 0.
     """
     from torch_neuronx.neuron.streams import Stream
 
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise TypeError(f"expected size to be an int, the number of bytes, got {_type(size)}")
+    if size <= 0:
+        raise ValueError(f"expected a size above 0 bytes, got {size}")
     init()
     if stream is not None and not isinstance(stream, (int, Stream)):
         raise TypeError(
             "Invalid type for stream argument, must be `torch.neuron.Stream` or `int`, got "
-            f"{type(stream).__name__}"
+            f"{_type(stream)}"
         )
     return int(_C.raw_alloc(size, _checked(device)))
 
@@ -274,7 +283,14 @@ def caching_allocator_delete(mem_ptr: int) -> None:
 
     Raises:
         RuntimeError: the address did not come from there, or was freed before.
+        TypeError: ``mem_ptr`` is no int.
     """
+    if isinstance(mem_ptr, bool) or not isinstance(mem_ptr, int):
+        raise TypeError(f"expected mem_ptr to be an int, an address, got {_type(mem_ptr)}")
+    if not 0 < mem_ptr < 1 << 64:
+        raise RuntimeError(
+            f"invalid device pointer: {mem_ptr:#x} (not from caching_allocator_alloc)"
+        )
     _C.raw_delete(mem_ptr)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torch_neuronx import _C
-from torch_neuronx.neuron.device import DeviceLike, current_device, index_of, set_device
+from torch_neuronx.neuron.device import DeviceLike, _checked, current_device, index_of, set_device
 
 
 class Stream(torch.Stream):
@@ -21,7 +21,7 @@ class Stream(torch.Stream):
     Args:
         device: the device; None is the current one.
         priority: lower goes first when several streams could go on. Values beyond
-            ``priority_range()`` mean its nearest end, as on CUDA.
+            ``priority_range()`` mean its nearest end, as on CUDA; so do those of ``torch.Stream``.
 
     Streams come from a pool of 32 a priority, each in turn, so two of them may be equal.
     """
@@ -101,12 +101,12 @@ def _as_ours(stream: torch.Stream) -> Stream:
 
 def current_stream(device: DeviceLike = None) -> Stream:
     """This thread's current stream of a device."""
-    return _as_ours(torch.accelerator.current_stream(index_of(device)))
+    return _as_ours(torch.accelerator.current_stream(_checked(device)))
 
 
 def default_stream(device: DeviceLike = None) -> Stream:
     """The default stream of a device."""
-    index = index_of(device)
+    index = _checked(device)
     device_type = torch.accelerator.current_stream(index).device_type
     return Stream(stream_id=0, device_index=index, device_type=device_type)
 
