@@ -25,12 +25,7 @@ namespace {
 
 namespace py = pybind11;
 
-SegmentAllocator& memory_of(int index) {
-  Runtime& rt = runtime();
-  TORCH_CHECK(index >= 0 && index < rt.num_devices(), "invalid device ordinal: neuron:", index,
-              " (this process has ", rt.num_devices(), " neuron device(s))");
-  return rt.device(index).memory();
-}
+SegmentAllocator& memory_of(int index) { return runtime().device(checked_device(index)).memory(); }
 
 template <typename S>
 py::dict stat_dict(const S& stat) {
@@ -44,6 +39,7 @@ py::dict stat_dict(const S& stat) {
 
 // Nested, as torch.cuda.memory_stats_as_nested_dict.
 py::dict memory_stats(int index) {
+  checked_device(index);
   const bool usable = is_started() && !in_bad_fork();
   const MemoryStats stats = usable ? memory_of(index).stats() : MemoryStats();
   py::dict result;
@@ -309,7 +305,7 @@ std::mutex g_raw_mutex;
 std::unordered_map<uintptr_t, Ref<DeviceStorage>> g_raw;
 
 uintptr_t raw_alloc(size_t bytes, int index) {
-  memory_of(index);
+  index = checked_device(index);
   TORCH_CHECK_VALUE(bytes > 0, "expected a size above 0, got 0");
   Ref<DeviceStorage> storage =
       new_storage(runtime().device(index), bytes, {DType::kU8, {static_cast<int64_t>(bytes)}});

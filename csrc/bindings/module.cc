@@ -352,6 +352,7 @@ void bind(py::module_& m) {
   m.def("exchange_device", &exchange_current_device);
   m.def("set_device", &set_current_device);
   m.def("synchronize", [](int index) {
+    index = checked_device(index);
     if (is_started()) synchronize(runtime().device(index));
   });
   m.def("sync_debug_mode", [] { return static_cast<int>(sync_debug_mode()); });
@@ -360,6 +361,7 @@ void bind(py::module_& m) {
   m.def("called_from_several_threads", &Callable::called_from_several_threads);
   m.def("set_compile_only", &Callable::set_compile_only);
   m.def("num_queued", [](int index) -> size_t {
+    index = checked_device(index);
     if (!is_started()) return 0;
     std::unique_lock lock(runtime().mutex);
     return runtime().device(index).queued();
@@ -397,8 +399,9 @@ void bind(py::module_& m) {
     return (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0;
   });
 
-  m.def("default_generator",
-        [](int index) { return default_generator(static_cast<c10::DeviceIndex>(index)); });
+  m.def("default_generator", [](int index) {
+    return default_generator(static_cast<c10::DeviceIndex>(checked_device(index)));
+  });
 
   m.def("make_plan", &make_plan);
   m.def("set_planner", [](py::function f) {

@@ -55,7 +55,7 @@ struct MemoryStats {
   MemoryStatByPool reserved_bytes;
   MemoryStatByPool inactive_split_bytes;
   MemoryStatByPool temporary_bytes;  // executables' temporaries; part of allocated_bytes
-  int64_t num_alloc_retries = 0;     // times that cached segments were given back to go on
+  int64_t num_alloc_retries = 0;     // requests tried again after memory was freed
   int64_t num_ooms = 0;
   int64_t num_device_alloc = 0;  // segments made
   int64_t num_device_free = 0;

@@ -320,6 +320,11 @@ bool SegmentAllocator::charge_temporaries(size_t bytes) {
   return true;
 }
 
+void SegmentAllocator::note_retry() {
+  std::lock_guard lock(mutex_);
+  ++stats_.num_alloc_retries;
+}
+
 void SegmentAllocator::note_out_of_memory(size_t bytes, StackContext context) {
   std::lock_guard lock(mutex_);
   ++stats_.num_ooms;

@@ -84,6 +84,8 @@ class SegmentAllocator {
   void release(Block* block);
   // Counts a launch's temporaries, which are free again for the next launch. False: out of memory.
   bool charge_temporaries(size_t bytes);
+  // A request that failed will be made again: the caller freed what it could.
+  void note_retry();
   void note_out_of_memory(size_t bytes, StackContext context);
   // Gives back all segments that hold nothing.
   void empty_cache();

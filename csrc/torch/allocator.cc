@@ -36,6 +36,7 @@ class NeuronAllocator final : public c10::DeviceAllocator {
   // Streams share one queue, and the plugin keeps a buffer that work in flight uses.
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
   c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex index) override {
+    checked_device(index);
     c10::CachingDeviceAllocator::DeviceStats result;
     if (!initialized()) return result;
     const MemoryStats stats = memory(index).stats();
@@ -56,9 +57,11 @@ class NeuronAllocator final : public c10::DeviceAllocator {
     return result;
   }
   void resetAccumulatedStats(c10::DeviceIndex index) override {
+    checked_device(index);
     if (initialized()) memory(index).reset_accumulated();
   }
   void resetPeakStats(c10::DeviceIndex index) override {
+    checked_device(index);
     if (initialized()) memory(index).reset_peak();
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex index) override {
@@ -67,10 +70,7 @@ class NeuronAllocator final : public c10::DeviceAllocator {
 
  private:
   static SegmentAllocator& memory(int index) {
-    Runtime& rt = runtime();
-    TORCH_CHECK(index >= 0 && index < rt.num_devices(), "invalid device ordinal: neuron:", index,
-                " (this process has ", rt.num_devices(), " neuron device(s))");
-    return rt.device(index).memory();
+    return runtime().device(checked_device(index)).memory();
   }
   static void fill(c10::CachingAllocator::StatArray& array, const MemoryStatByPool& stats) {
     for (size_t pool = 0; pool < stats.pools.size(); ++pool) {

@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/Utils.h>
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 #include <vector>
@@ -103,11 +104,9 @@ const at::Generator& default_generator(c10::DeviceIndex device) {
   static std::mutex mutex;
   static std::vector<at::Generator>* generators = new std::vector<at::Generator>;
   std::lock_guard lock(mutex);
-  if (device < 0) device = static_cast<c10::DeviceIndex>(current_device());
-  const int count = num_devices();
-  TORCH_CHECK(device < count, "invalid device ordinal: neuron:", static_cast<int>(device),
-              " (this process has ", count, " neuron device(s))");
+  device = static_cast<c10::DeviceIndex>(checked_device(device));
   if (generators->empty()) {
+    const int count = std::max(num_devices(), 1);
     generators->reserve(count);  // references that were handed out stay valid
     for (int i = 0; i < count; ++i) {
       generators->push_back(at::make_generator<NeuronGenerator>(static_cast<c10::DeviceIndex>(i)));
@@ -124,6 +123,8 @@ NeuronGenerator& generator_or_default(const std::optional<at::Generator>& given,
   TORCH_CHECK(given->device().type() == c10::DeviceType::PrivateUse1,
               "Expected a 'neuron' device type for generator but found '", given->device().type(),
               "'");
+  TORCH_CHECK(given->device().index() == device, "Expected a 'neuron:", static_cast<int>(device),
+              "' generator device but found '", given->device(), "'");
   return *static_cast<NeuronGenerator*>(given->unsafeGetGeneratorImpl());
 }
 

@@ -22,7 +22,10 @@ class NeuronHooks final : public at::PrivateUse1HooksInterface {
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return num_devices() > 0; }
   void init() const override { runtime(); }
-  bool hasPrimaryContext(c10::DeviceIndex) const override { return is_started(); }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override {
+    checked_device(index);
+    return is_started();
+  }
   c10::DeviceIndex deviceCount() const override {
     return static_cast<c10::DeviceIndex>(num_devices());
   }
@@ -40,12 +43,8 @@ class NeuronHooks final : public at::PrivateUse1HooksInterface {
     return default_generator(index);
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
-    if (index < 0) index = getCurrentDevice();
-    TORCH_CHECK(index < deviceCount(),
-                "invalid device ordinal for a generator: neuron:", static_cast<int>(index),
-                " (this process has ", num_devices(),
-                " neuron device(s); TORCH_NEURONX_NUM_DEVICES sets the number)");
-    return at::make_generator<NeuronGenerator>(index);
+    return at::make_generator<NeuronGenerator>(
+        static_cast<c10::DeviceIndex>(checked_device(index)));
   }
   at::Device getDeviceFromPtr(void* data) const override {
     const auto address = reinterpret_cast<uintptr_t>(data);
@@ -96,27 +95,24 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
   }
 
   c10::Stream getStream(c10::Device device) const override {
-    if (device.index() < 0) device = getDevice();
     // Autograd asks with every operator, also before anything ran on the device.
-    if (!is_started() || device.index() >= num_devices()) return getDefaultStream(device);
-    return to_c10(current_stream(Runtime::get()->device(device.index())));
+    if (!is_started()) return getDefaultStream(device);
+    return to_c10(current_stream(Runtime::get()->device(checked_device(device.index()))));
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
-    if (device.index() < 0) device = getDevice();
-    return c10::Stream(c10::Stream::DEFAULT, device);
+    const int index = checked_device(device.index());
+    return c10::Stream(c10::Stream::DEFAULT,
+                       {c10::DeviceType::PrivateUse1, static_cast<c10::DeviceIndex>(index)});
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool is_high_priority) const override {
     return getNewStream(device,
                         is_high_priority ? Device::kHighestPriority : Device::kLowestPriority);
   }
   c10::Stream getNewStream(c10::Device device, int priority) const override {
-    if (device.index() < 0) device = getDevice();
+    const int index = checked_device(device.index());
     Runtime& rt = runtime();
-    TORCH_CHECK(device.index() < rt.num_devices(), "invalid device ordinal: ", device,
-                " (this process has ", rt.num_devices(),
-                " neuron device(s); TORCH_NEURONX_NUM_DEVICES sets the number)");
     std::unique_lock lock(rt.mutex);
-    return to_c10(rt.device(device.index()).stream_from_pool(priority));
+    return to_c10(rt.device(index).stream_from_pool(priority));
   }
   c10::Stream exchangeStream(c10::Stream stream) const override {
     const c10::Stream before = getStream(stream.device());
@@ -128,8 +124,12 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
     return &stream_of(stream);
   }
 
-  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex,
+  void record(void** event, const c10::Stream& stream, const c10::DeviceIndex recorded_on,
               const c10::EventFlag flag) const override {
+    TORCH_CHECK(recorded_on < 0 || recorded_on == stream.device_index(), "Event device ",
+                static_cast<int>(recorded_on), " does not match recording stream's device ",
+                static_cast<int>(stream.device_index()),
+                ": make another event for a stream of another device");
     if (!*event) *event = new Event(flag == c10::EventFlag::BACKEND_DEFAULT);
     auto* recorded = static_cast<Event*>(*event);
     Stream& on = stream_of(stream);
@@ -169,25 +169,32 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
       first = static_cast<Event*>(start)->recording;
       last = static_cast<Event*>(end)->recording;
     }
+    const Device &from = first->stream->device, &to = last->stream->device;
+    TORCH_CHECK(&from == &to,
+                "elapsed_time needs two events of one device, got events of neuron:", from.index(),
+                " and neuron:", to.index());
     return static_cast<double>(last->complete_ns() - first->complete_ns()) / 1e6;
   }
   bool queryStream(const c10::Stream& stream) const override {
+    checked_device(stream.device_index());
     if (!is_started()) return true;
     Stream& queried = stream_of(stream);
     std::unique_lock lock(runtime().mutex);
     return Device::idle(queried);
   }
   void synchronizeStream(const c10::Stream& stream) const override {
+    checked_device(stream.device_index());
     note_synchronizing();
     if (is_started()) synchronize(stream_of(stream));
   }
   void synchronizeDevice(const c10::DeviceIndex index) const override {
-    if (!is_started()) return;
-    synchronize(runtime().device(index < 0 ? current_device() : index));
+    const int checked = checked_device(index);
+    if (is_started()) synchronize(runtime().device(checked));
   }
   // A launch keeps what it uses, so nothing must be remembered.
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
-  c10::DeviceCapability getDeviceCapability(c10::Device) const override {
+  c10::DeviceCapability getDeviceCapability(c10::Device device) const override {
+    checked_device(device.index());
     c10::DeviceCapability capability;
     capability.capability_data.capability_bits = 0;
 #define TN_SUPPORTED(_, name)                                    \

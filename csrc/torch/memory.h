@@ -49,6 +49,7 @@ auto with_memory_retry(F&& f) {
     device = request.device;
   }
   free_garbage(*device);
+  device->memory().note_retry();
   try {
     return f();
   } catch (const NoMemory& request) {

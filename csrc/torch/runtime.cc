@@ -59,10 +59,19 @@ int current_device() {
                                          : t_current_device;
 }
 
-int exchange_current_device(int index) {
-  TORCH_CHECK(index >= 0 && index < num_devices(), "invalid device ordinal: neuron:", index,
-              " (this process has ", num_devices(),
+int checked_device(int64_t index) {
+  if (index == -1) return current_device();
+  // There is always the first, and counting asks Python before the start.
+  TORCH_CHECK(index == 0 || (index > 0 && index < num_devices()),
+              "invalid device ordinal: neuron:", index, " (this process has ", num_devices(),
               " neuron device(s); TORCH_NEURONX_NUM_DEVICES sets the number)");
+  return static_cast<int>(index);
+}
+
+int exchange_current_device(int index) {
+  TORCH_CHECK(index >= 0, "invalid device ordinal: neuron:", index,
+              " (an index that is made current must not be negative)");
+  checked_device(index);
   const int before = current_device();
   t_current_device = index;
   return before;

@@ -27,6 +27,9 @@ int num_devices() noexcept;
 void set_device_counter(std::function<int()> counter);
 // The device of this thread; one that chose none has what the main thread set last.
 int current_device();
+// The device that an index from outside means: -1 is the current one. Throws for one that is not
+// there. Every entry that takes an index asks here; nothing is started.
+int checked_device(int64_t index);
 // For this thread, and in the main thread for those that choose none.
 void set_current_device(int index);
 // For this thread alone (guards, context managers); returns the device before.

@@ -132,7 +132,7 @@ std::optional<at::Tensor> export_to_host(const at::Tensor& tensor) {
 
 std::optional<at::Tensor> import_read_only(const at::Tensor& host, int index) {
   const size_t bytes = host.nbytes();
-  Device& device = runtime().device(index);
+  Device& device = runtime().device(checked_device(index));
   Ref<DeviceStorage> storage =
       new_storage(device, bytes, fresh_layout(to_dtype(host.scalar_type()), host.sizes()));
   auto memory = std::make_shared<SharedMemory>();

@@ -24,9 +24,7 @@ Stream& stream_of(const c10::Stream& stream) {
   TORCH_CHECK(stream.device_type() == c10::DeviceType::PrivateUse1,
               "expected a stream of a neuron device, got one of ", stream.device());
   Runtime& rt = runtime();
-  const int index = stream.device_index() < 0 ? current_device() : stream.device_index();
-  TORCH_CHECK(index < rt.num_devices(), "invalid device ordinal: neuron:", index,
-              " (this process has ", rt.num_devices(), " neuron device(s))");
+  const int index = checked_device(stream.device_index());
   std::unique_lock lock(rt.mutex);
   Stream* found = rt.device(index).stream(stream.id());
   TORCH_CHECK(found, "neuron:", index, " has no stream ", stream.id(),

@@ -424,6 +424,17 @@ def test_free_memory_in_pieces_serves_a_request_longer_than_any_piece() -> None:
     del rest
 
 
+def test_a_request_that_is_made_again_is_counted() -> None:
+    with limited_to(32 * MIB):
+        kept = block(20 * MIB)
+        retries, ooms = stat("num_alloc_retries"), stat("num_ooms")
+        with pytest.raises(torch.OutOfMemoryError):
+            block(20 * MIB)  # no cached segment to give back
+        assert stat("num_alloc_retries") == retries + 1
+        assert stat("num_ooms") == ooms + 1
+        del kept
+
+
 def test_garbage_cycles_are_freed_before_memory_is_out() -> None:
     class Node:
         pass

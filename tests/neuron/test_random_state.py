@@ -94,7 +94,7 @@ def test_a_state_on_the_device_is_refused() -> None:
 
 
 def test_devices_that_are_not_there() -> None:
-    with pytest.raises(RuntimeError, match="invalid device ordinal for a generator: neuron:7"):
+    with pytest.raises(RuntimeError, match="invalid device ordinal: neuron:7"):
         torch.Generator("neuron:7")
     with pytest.raises(IndexError, match="neuron:7"):
         torch.neuron.get_rng_state(7)

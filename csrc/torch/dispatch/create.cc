@@ -12,11 +12,7 @@ namespace tn::torch_glue {
 namespace {
 
 Device& target(std::optional<c10::Device> device) {
-  Runtime& rt = runtime();
-  const int index = device && device->has_index() ? device->index() : current_device();
-  TORCH_CHECK(index < rt.num_devices(), "invalid device ordinal: neuron:", index,
-              " (this process has ", rt.num_devices(), " neuron device(s))");
-  return rt.device(index);
+  return runtime().device(checked_device(device ? device->index() : -1));
 }
 
 void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin_memory) {
