@@ -21,10 +21,11 @@ def ops(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_counts_by_status() -> None:
     counts = {w[0]: int(w[1]) for w in map(str.split, ops().stdout.splitlines())}
-    assert counts.keys() == {"native", "composite", "fallback"}
+    assert counts.keys() == {"native", "composite", "fallback", "unsupported"}
     rows = [json.loads(line) for line in ops("--json").stdout.splitlines()]
     assert sum(counts.values()) == len(rows)
-    assert counts["native"] == sum(r["status"] == "native" for r in rows)
+    for status, count in counts.items():
+        assert count == sum(r["status"] == status for r in rows)
 
 
 def test_one_operator_by_any_of_its_names() -> None:

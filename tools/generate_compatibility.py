@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nested._internal.ops as jagged
 import torchgen
 import yaml
+
+from torch_neuronx import _C  # the package registers the kernels
 
 ROOT = Path(__file__).resolve().parent.parent
 ROWS = ROOT / "src/torch_neuronx/compiler/overloads.json"
@@ -29,6 +32,15 @@ PAGE = ROOT / "docs/compatibility.md"
 
 # Other vendors' operators: no program of ours reaches them.
 FOREIGN = re.compile(r"mkldnn|cudnn|miopen|_mps|fbgemm|xnnpack|_cuda|cufft|_nnpack|_cslt|vulkan")
+# Registered for the device as fallbacks: overloads.cc says why.
+HOST_MEMORY = {
+    "aten::_saturate_weight_to_fp16", "aten::choose_qparams_optimized",
+    "aten::_grid_sampler_2d_cpu_fallback", "aten::_grid_sampler_2d_cpu_fallback_backward",
+    "aten::_sobol_engine_draw", "aten::_sobol_engine_ff_", "aten::_sobol_engine_scramble_",
+    "aten::_sobol_engine_initialize_state_",
+}  # fmt: skip
+# PyTorch composes these in Python, for nested tensors of the jagged layout.
+JAGGED = {op.name() for op in jagged.JAGGED_OPS_TABLE}
 ORDER = (
     "float32", "bfloat16", "float16", "float64", "complex64", "int64", "int32", "uint8", "bool",
 )  # fmt: skip
@@ -55,8 +67,11 @@ def operators() -> dict[str, list[str]]:
 
 
 def status(overload: str, rows: dict[str, str]) -> str:
-    """How one overload runs on a strided tensor of the device."""
+    """How one overload runs on tensors of the device, of whichever layouts it takes."""
     has = torch._C._dispatch_has_kernel_for_dispatch_key
+    layouts = ("Sparse", "SparseCsr", "NestedTensor")
+    if overload in HOST_MEMORY:
+        return "fallback"
     if rows.get(overload, "graph") != "graph" or has(overload, "PrivateUse1"):
         return "native"
     if has(overload, "CompositeImplicitAutograd"):
@@ -65,13 +80,15 @@ def status(overload: str, rows: dict[str, str]) -> str:
         overload, "CompositeExplicitAutogradNonFunctional"
     ):
         return "composite"
-    return "fallback"
+    if any(has(overload, f"{layout}PrivateUse1") for layout in layouts):
+        return "native"
+    if overload in JAGGED:
+        return "composite"
+    return "fallback" if _C.has_fallback(overload) else "unsupported"
 
 
 def table() -> list[dict[str, Any]]:
     """All rows, sorted by name."""
-    import torch_neuronx  # noqa: F401  registers the kernels
-
     rows = {r["name"]: r.get("kind", "functional") for r in json.loads(ROWS.read_text())}
     summary = json.loads(SUMMARY.read_text())
     entries: dict[str, list[tuple[str, dict[str, Any]]]] = {}
@@ -83,10 +100,10 @@ def table() -> list[dict[str, Any]]:
         kinds = collections.Counter(by.values())
         if any(k == "native" for k in by.values()):
             kind = "native"
-        elif set(by.values()) == {"fallback"}:
-            kind = "fallback"
-        else:
+        elif kinds["composite"]:
             kind = "composite"
+        else:
+            kind = "fallback" if kinds["fallback"] else "unsupported"
         measured: set[str] = set()
         for o in overloads:
             measured |= set(summary["overloads"].get(o, "").split())
@@ -106,6 +123,8 @@ def table() -> list[dict[str, Any]]:
         row["not equal"] = partly
         if kind != "fallback" and kinds["fallback"]:
             row["falling back"] = [o for o, k in by.items() if k == "fallback"]
+        if kind != "unsupported" and kinds["unsupported"]:
+            row["unsupported"] = [o for o, k in by.items() if k == "unsupported"]
         if kind == "composite" and any(rows.get(o) == "graph" for o in overloads):
             row["compiled"] = True
         result.append(row)
@@ -129,10 +148,13 @@ def page(rows: list[dict[str, Any]], summary: dict[str, Any]) -> str:
         f"{len(rows)} operators of torch {summary['torch'].split('+')[0]}, without those of other "
         f"vendors: {counts['native']} native, {counts['composite']} composed of others by PyTorch, "
         f"{counts['fallback']} on the CPU (counted, and said once; "
-        "`TORCH_NEURONX_FALLBACK=error` forbids it).",
+        f"`TORCH_NEURONX_FALLBACK=error` forbids it), {counts['unsupported']} unsupported.",
         "",
         "- **native**: has a kernel on the device. **composite**: PyTorch composes it of operators "
-        "that have their own rows. **fallback**: runs on the CPU with copies both ways.",
+        "that have their own rows. **fallback**: runs on the CPU with copies both ways. "
+        "**unsupported**: has neither a rule nor a CPU kernel that could stand in, and raises "
+        "`NotImplementedError`: other devices' own operators, and those that make quantized or "
+        "compressed sparse tensors.",
         "- **measured**: dtypes in which it gave CPU's result, within the tolerances of "
         "[opinfo_tolerances.py](../tools/opinfo_tolerances.py), in at least one OpInfo case that "
         "reached it natively. **declared only**: OpInfo says that CPU takes them; not measured, or "
@@ -181,10 +203,11 @@ def _short(dtypes: list[str]) -> str:
 
 def _notes(row: dict[str, Any]) -> str:
     notes = []
-    if fallen := row.get("falling back"):
-        forms = [o.removeprefix("aten::") for o in fallen]
-        some = ", ".join(f"`{f}`" for f in forms[:3])
-        notes.append(f"on the CPU: {some}" + (f" and {len(forms) - 3} more" if forms[3:] else ""))
+    for key, title in (("falling back", "on the CPU"), ("unsupported", "unsupported")):
+        forms = [o.removeprefix("aten::") for o in row.get(key, ())]
+        if forms:
+            some = ", ".join(f"`{f}`" for f in forms[:3])
+            notes.append(f"{title}: {some}" + (f" and {len(forms) - 3} more" if forms[3:] else ""))
     if row["not equal"]:
         units = sorted({" ".join(k.split(" ")[1:]) for k in row["not equal"]})
         notes.append("not all equal: " + ", ".join(units[:4]) + (" ..." if units[4:] else ""))

@@ -434,6 +434,7 @@ void bind(py::module_& m) {
   });
   m.def("reset_overload_counts", &reset_overload_counts);
   m.def("num_plans", [](const std::string& name) { return overload(name).num_plans(); });
+  m.def("has_fallback", &has_fallback);
   m.def("set_fallback_hook", [](py::function f) {
     auto* kept = new py::function(std::move(f));
     set_fallback_hook([kept](const std::string& name, c10::ArrayRef<c10::IValue> arguments) {

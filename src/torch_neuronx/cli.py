@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     bring.add_argument("--trust", action="store_true", help="executables are code: you trust them")
     for action in (export, bring):
         action.add_argument("--key-file", help="sign or check the file with this secret (HMAC)")
-    ops = commands.add_parser("ops", help="how operators run: native, composite or on the CPU")
+    ops = commands.add_parser("ops", help="how operators run: native, composite, on the CPU or not")
     ops.add_argument("name", nargs="?", help="an operator (add, aten::add.Tensor) or part of one")
     ops.add_argument("--json", action="store_true", help="print JSON lines")
     options = parser.parse_args(argv)
@@ -138,13 +138,13 @@ def ops_command(options: argparse.Namespace) -> int:
         for row in rows:
             print(json.dumps(row))
     elif not options.name:
-        for status in ("native", "composite", "fallback"):
-            print(f"{status:10}{sum(r['status'] == status for r in rows):6}")
+        for status in ("native", "composite", "fallback", "unsupported"):
+            print(f"{status:11}{sum(r['status'] == status for r in rows):6}")
     elif len(rows) == 1:
         print(_operator(rows[0]))
     else:
         for row in rows:
-            print(f"{row['name']:44} {row['status']:10} {' '.join(row['measured'])}")
+            print(f"{row['name']:44} {row['status']:11} {' '.join(row['measured'])}")
     return 0
 
 

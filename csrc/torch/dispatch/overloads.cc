@@ -156,9 +156,39 @@ class OverloadKernel final : public c10::OperatorKernel {
   const ArgumentCheck check_values_;
 };
 
+// Their results are quantized tensors, which the device does not have: CPU's could not be copied
+// back.
+bool makes_quantized(const std::string& name) {
+  static const std::set<std::string> names = {"aten::quantize_per_tensor",
+                                              "aten::quantize_per_tensor_dynamic",
+                                              "aten::quantize_per_channel",
+                                              "aten::_empty_affine_quantized",
+                                              "aten::_empty_per_channel_affine_quantized",
+                                              "aten::_make_per_tensor_quantized_tensor",
+                                              "aten::_make_per_channel_quantized_tensor"};
+  return names.count(name) != 0;
+}
+
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  record_fallback(op, *stack);
+  record_fallback(op, *stack, c10::DispatchKey::CPU);
   at::native::cpu_fallback(op, stack);
+}
+
+// PyTorch registers one kernel of these for every device, and it reads its arguments through host
+// pointers: on this device the process would end.
+constexpr const char* kReadsHostMemory[] = {"_saturate_weight_to_fp16",
+                                            "choose_qparams_optimized",
+                                            "_grid_sampler_2d_cpu_fallback",
+                                            "_grid_sampler_2d_cpu_fallback_backward",
+                                            "_sobol_engine_draw",
+                                            "_sobol_engine_ff_",
+                                            "_sobol_engine_scramble_",
+                                            "_sobol_engine_initialize_state_"};
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
+  for (const char* name : kReadsHostMemory) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&run_on_cpu>());
+  }
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {
@@ -169,7 +199,27 @@ TORCH_LIBRARY_IMPL(_, AutocastPrivateUse1, m) { m.fallback(torch::CppFunction::m
 
 }  // namespace
 
-void record_fallback(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
+bool can_fall_back(const c10::OperatorHandle& op, c10::DispatchKey cpu_key) {
+  return op.hasComputedKernelForDispatchKey(cpu_key) && !makes_quantized(op.operator_name().name);
+}
+
+bool has_fallback(const std::string& name) {
+  const auto dot = name.find('.');
+  const auto op = c10::Dispatcher::singleton().findSchema(
+      {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+  return op && (can_fall_back(*op, c10::DispatchKey::CPU) ||
+                can_fall_back(*op, c10::DispatchKey::SparseCPU));
+}
+
+void record_fallback(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                     c10::DispatchKey cpu_key) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      can_fall_back(op, cpu_key), full_name(op),
+      " has neither a lowering rule for the neuron device nor a kernel that could run it on the "
+      "CPU instead (dispatch key ",
+      cpu_key,
+      "). Replace the operator, or register a kernel for it with torch.library.impl and the "
+      "dispatch key \"PrivateUse1\".");
   const size_t num_arguments = op.schema().arguments().size();
   if (fallback_hook()) {
     fallback_hook()(full_name(op), c10::ArrayRef<c10::IValue>(

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/stack.h>
+#include <c10/core/DispatchKey.h>
 
 #include <cstdint>
 #include <string>
@@ -36,7 +37,14 @@ void reset_overload_counts();
 // What the fallback does first: may throw to refuse. Called with the overload's name and arguments.
 using FallbackHook = std::function<void(const std::string&, c10::ArrayRef<c10::IValue>)>;
 void set_fallback_hook(FallbackHook hook);
-// Counts a call whose arguments end the stack and that is about to run on the CPU; may throw.
-void record_fallback(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+// Whether CPU copies of the arguments, which dispatch to `cpu_key`, find a kernel whose results the
+// device can hold.
+bool can_fall_back(const c10::OperatorHandle& op, c10::DispatchKey cpu_key);
+// The same for an overload by name ("aten::roll") and for dense or sparse COO arguments.
+bool has_fallback(const std::string& name);
+// Counts a call whose arguments end the stack and that is about to run on the CPU. Throws
+// NotImplementedError, uncounted, when `can_fall_back` says no; the hook may throw as well.
+void record_fallback(const c10::OperatorHandle& op, const torch::jit::Stack& stack,
+                     c10::DispatchKey cpu_key);
 
 }  // namespace tn::torch_glue

@@ -63,7 +63,7 @@ c10::IValue moved(const c10::IValue& value, const c10::Device& device) {
 }
 
 void run_on_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  record_fallback(op, *stack);
+  record_fallback(op, *stack, c10::DispatchKey::SparseCPU);
   const auto& schema = op.schema();
   const auto count = static_cast<int64_t>(schema.arguments().size());
   const std::vector<c10::IValue> given(stack->end() - count, stack->end());
