@@ -19,7 +19,13 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from torch_neuronx import config
 from torch_neuronx.compiler import ledger, overloads
-from torch_neuronx.dynamo import autocopy, device_interface
+from torch_neuronx.dynamo import (
+    autocopy,
+    buckets,
+    device_interface,
+    obstacles,
+    padding,
+)
 from torch_neuronx.dynamo.expand import expand
 from torch_neuronx.dynamo.function import CompiledFunction
 from torch_neuronx.dynamo.options import Options
@@ -104,6 +110,22 @@ def _trace_seconds() -> float:
     return (time.time_ns() - start) / 1e9 if start else 0.0
 
 
+def _pad(
+    graph: torch.fx.GraphModule, symbols: Any, kept: dict[str, buckets.Layout], kind: str
+) -> buckets.Padded | None:
+    """The graph for ``options["buckets"]``, or None if nothing in it is padded."""
+    returned = None
+    if kind == "forward":
+        returned = torch._guards.TracingContext.get().fw_metadata.num_forward
+    padded = padding.pad(graph, symbols, kept, returned)
+    obstacle = obstacles.find(padded.gm) if padded else None
+    if obstacle:
+        raise padding.BucketingError(
+            f"torch.compile(backend='neuron') cannot pad this graph to buckets, because {obstacle}"
+        )
+    return padded
+
+
 def compile(
     gm: torch.fx.GraphModule,
     example_inputs: list[Any],
@@ -130,14 +152,23 @@ def compile(
     cause = _why_captured()
     _decomposed.clear()
 
+    symbols = buckets.symbols(gm, chosen.buckets)
+    kept: dict[str, buckets.Layout] = {}  # what the forward graph keeps for the backward graph
+
     def compiler(kind: str) -> Callable[..., Any]:
         def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
             name = f"{chosen.model_name}_{number}_{kind}"
             expand(graph, decompositions())
-            function = CompiledFunction(graph, name, kind, number, chosen, cause)
+            padded = _pad(graph, symbols, kept, kind) if symbols else None
+            function = CompiledFunction(
+                padded.gm if padded else graph, name, kind, number, chosen, cause
+            )
             function.record.trace_s = _trace_seconds()
             function.record.decomposed = tuple(sorted(_decomposed))
-            return make_boxed_func(function)
+            if padded is None:
+                return make_boxed_func(function)
+            function.record.buckets = tuple(f"{s}: {spec}" for s, spec in padded.specs.items())
+            return make_boxed_func(buckets.Bucketed(padded, function))
 
         return compile_graph
 

@@ -56,6 +56,7 @@ class Explanation:
             lines.append(f"graph {g.graph_name}: {g.graph_node_count} nodes, {g.cause}")
             if g.obstacle:
                 lines.append(f"  operator by operator, because {g.obstacle}")
+            lines += [f"  padded to buckets: {text}" for text in g.buckets]
             for s in g.specialisations:
                 lines += _specialisation(s)
         for title, names in (

@@ -308,7 +308,7 @@ class _Results:
         self._placed: dict[Node, int] = {}
         (output,) = [n for n in translator.gm.graph.nodes if n.op == "output"]
         items = {n for n in output.args[0] if isinstance(n, Node) and _is_tensor(n)}
-        self._sharing = collections.Counter(_root(item) for item in items)
+        self._sharing = collections.Counter(root_of(item) for item in items)
 
     def add(self, item: Any) -> None:
         """The next result."""
@@ -319,7 +319,7 @@ class _Results:
         if is_copy(item):
             item = item.args[0]
         value = item.meta.get("val")
-        root = _root(item) if _is_tensor(item) else item
+        root = root_of(item) if _is_tensor(item) else item
         if item in self.graph.inputs:
             self.returns.append(["argument", self.graph.inputs[item]])
         elif value is None:
@@ -369,7 +369,7 @@ def _is_dense(value: torch.Tensor) -> bool:
     return value.is_contiguous() or memory_order(value) is not None
 
 
-def _root(item: Node) -> Node:
+def root_of(item: Node) -> Node:
     """The node whose storage a node's value shares, as far as it is traced as the same dtype."""
     root = item
     while (base := _base(root)) is not None:

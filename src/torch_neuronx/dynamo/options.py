@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch_neuronx import config
+from torch_neuronx.dynamo import buckets
 
-OWN = ("model_name", "fallback_execution", "dynamic")
+OWN = ("model_name", "fallback_execution", "buckets", "dynamic")
 
 _said: set[Any] = set()
 
@@ -20,11 +21,13 @@ class Options:
     """The backend's options, read from the caller's mapping, which is never written to.
 
     ``model_name`` begins the names of graphs and artefacts. ``fallback_execution``: a graph that
-    cannot be compiled runs operator by operator instead of raising.
+    cannot be compiled runs operator by operator instead of raising. ``buckets``: the sizes that
+    changing dimensions are padded to (``buckets.Spec``), by dimension.
     """
 
     model_name: str = "model_default"
     fallback_execution: bool = False
+    buckets: buckets.Specs = dataclasses.field(default_factory=dict)
 
     @staticmethod
     def read(given: Mapping[str, Any] | None, mode: str | None) -> Options:
@@ -48,7 +51,7 @@ class Options:
                 f"options['fallback_execution'] of torch.compile: expected True or False, got "
                 f"{fallback!r}"
             )
-        return Options(name, fallback)
+        return Options(name, fallback, buckets.read(given.get("buckets")))
 
 
 def _once(key: Any, text: str) -> None:
