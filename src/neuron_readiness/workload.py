@@ -99,6 +99,8 @@ class Workload:
             self.optimizer = self.pilot.optimizer(self.model)
         args, kwargs = trees.move(self.prepared(case), self.adapter.device)
         loss = self.pilot.part("train_step")(self.model, self.optimizer, *args, **kwargs)
+        if isinstance(loss, torch.Tensor):
+            loss = loss.detach()
         return float(loss) if loss is not None else float("nan")
 
     def parameters(self) -> dict[str, torch.Tensor]:

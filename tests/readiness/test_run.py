@@ -11,66 +11,13 @@ from typing import Any
 import pytest
 
 from neuron_readiness import exits
-
-CLASSIFIER = """
-import torch
-
-def model():
-    return torch.nn.Sequential(
-        torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4)
-    ).eval()
-
-def inputs(split):
-    make = torch.Generator().manual_seed(1)
-    return [torch.randn(8, 16, generator=make) for _ in range(2)] if split == "requests" else []
-"""
-
-HIDDEN = """
-import torch
-from neuron_readiness.pilot import Case
-
-class Model(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(4, 4)
-
-    def forward(self, x):
-        y = self.layer(x)
-        if x.shape[0] == 4:  # only the rare request
-            y = y + torch.linalg.eigvals(torch.eye(4, device=x.device)).real
-        return y
-
-def model():
-    return Model().eval()
-
-def inputs(split):
-    if split != "requests":
-        return []
-    return [Case("common", (torch.ones(2, 4),), frequency=99),
-            Case("rare", (torch.ones(4, 4),), frequency=1)]
-"""
-
-
-def run(folder: Path, pilot: str, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """Exit code and record of one run; whatever happens there is a record."""
-    path = folder / "pilot.py"
-    path.write_text(pilot)
-    command = [sys.executable, "-m", "neuron_readiness.cli", "run", str(path)]
-    done = subprocess.run(
-        [*command, "--out", str(folder / "record"), "--quiet", "--repeats", "3", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    record = folder / "record" / "record.json"
-    assert record.is_file(), done.stdout + done.stderr
-    return done.returncode, json.loads(record.read_text())
+from readiness.support import EXAMPLES, PLAIN, run, run_text
 
 
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, Any], Path]:
-    folder = tmp_path_factory.mktemp("classifier")
-    return *run(folder, CLASSIFIER), folder / "record"
+    out = tmp_path_factory.mktemp("classifier") / "record"
+    return *run(EXAMPLES / "classifier.py", out), out
 
 
 def test_a_classifier_proceeds(classifier: tuple[int, dict[str, Any], Path]) -> None:
@@ -118,30 +65,12 @@ def test_compare_names_what_changed(
     assert "repeats" in done.stdout and "environment: the same" in done.stdout
 
 
-def test_a_host_operator_that_only_rare_requests_reach_is_a_named_gap(tmp_path: Path) -> None:
-    code, record = run(tmp_path, HIDDEN, "--only", "execution")
-    assert record["items"]["execution"]["facts"]["unaccepted_host_operators"] == 1
-    findings = json.dumps(record["items"]["execution"]["findings"])
-    assert "aten::linalg_eig" in findings
-    assert "(rare), 1.0% of the traffic" in findings
-    assert record["decision"]["verdict"] == "continue"
-    assert code == exits.CONTINUE
-
-
-def test_a_pilot_that_raises_keeps_what_was_learnt(tmp_path: Path) -> None:
-    pilot = (
-        CLASSIFIER + "\n\ndef preprocess(*args, **kwargs):\n    raise OSError('no such corpus')\n"
-    )
-    code, record = run(tmp_path, pilot, "--only", "environment", "--only", "execution")
-    assert code == exits.FAULTS["pilot-raised"]
-    assert "no such corpus" in json.dumps(record["faults"])
-    assert record["items"]["environment"]["status"] == "done"
-
-
 def test_a_device_that_is_absent(tmp_path: Path) -> None:
-    code, record = run(tmp_path, CLASSIFIER, "--device", "xpu", "--only", "environment")
+    code, record = run_text(tmp_path, PLAIN, "--device", "xpu")
     assert code == exits.FAULTS["device-absent"]
-    assert record["decision"]["verdict"] != "proceed"
+    assert record["decision"]["verdict"] == "continue"
+    assert record["items"]["inventory"]["status"] == "done"  # what needs no device is known
+    assert "the device is absent" in record["items"]["correctness"]["reason"]
 
 
 def test_init_writes_a_pilot_that_loads(tmp_path: Path) -> None:
@@ -156,13 +85,28 @@ def test_init_writes_a_pilot_that_loads(tmp_path: Path) -> None:
     assert main(["init", str(path)]) == exits.USAGE  # it exists
 
 
-def test_inventory_reads_code_and_not_comments(tmp_path: Path) -> None:
-    from neuron_readiness.inventory import static
+def test_stored_stages_are_kept_until_the_pilot_changes(tmp_path: Path) -> None:
+    environ = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    arguments = ("--device", "cpu", "--only", "effort")
+    run_text(tmp_path, PLAIN, *arguments, **environ)
+    stage = tmp_path / "record" / "stages" / "effort.json"
+    first = stage.stat().st_mtime_ns
+    run_text(tmp_path, PLAIN, *arguments, **environ)
+    assert stage.stat().st_mtime_ns == first
+    run_text(tmp_path, PLAIN + "effort = {'hours': 1}\n", *arguments, **environ)
+    assert stage.stat().st_mtime_ns > first
 
-    source = tmp_path / "work.py"
-    source.write_text(
-        "import torch.cuda as cu\nimport torch\n# torch.cuda.synchronize()\n"
-        "text = 'model.cuda()'\ncu.synchronize()\nx = torch.ones(1, device='cuda:0')\n"
-    )
-    hits = static.scan(source, "neuron")
-    assert sorted(hit.line for hit in hits) == [5, 6]
+
+def test_drift_since_the_last_record_is_flagged() -> None:
+    from neuron_readiness.record.assemble import drift
+
+    def facts(*packages: str) -> dict[str, Any]:
+        return {"environment": {"facts": {"torch": "2.13", "packages": list(packages)}}}
+
+    before = {"items": facts("a==1", "b==1")}
+    changes = drift(before, facts("a==2", "b==1", "c==1"))
+    assert changes == [
+        {"name": "packages.a", "before": "1", "after": "2"},
+        {"name": "packages.c", "before": None, "after": "1"},
+    ]
+    assert drift(None, facts()) == []

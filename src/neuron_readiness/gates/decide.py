@@ -27,10 +27,9 @@ def evaluate(gate: Gate, items: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
     if gate.level == "off":
         return {**row, "outcome": "not-applicable"}
-    item = items.get(row["item"], {})
     if gate.when and not _truthy(_lookup(items, gate.when)):
         # The item ran and says that this does not apply; an item that did not run is open.
-        ran = item.get("status") == "done"
+        ran = items.get(gate.when.split(".")[0], {}).get("status") == "done"
         return {**row, "outcome": "not-applicable" if ran else "open"}
     found = _lookup(items, gate.measure)
     if found is _ABSENT or (found is None and gate.limit != "none"):
@@ -87,7 +86,7 @@ def decide(
     passed = [r for r in rows if r["outcome"] == "passed" and r["level"] != "report"]
     verdict = "keep" if broken else "continue" if gaps or faults else "proceed"
     reasons = [_reason(r, items, "requirement not met") for r in broken]
-    reasons += [{"text": f"fault: {f['text']}", "kind": "fault", "gate": ""} for f in faults]
+    reasons += [{"text": f["text"], "kind": "fault", "gate": ""} for f in faults]
     reasons += [_reason(r, items, "gap") for r in gaps if r["outcome"] == "failed"]
     reasons += [_reason(r, items, "open") for r in gaps if r["outcome"] == "open"]
     if verdict == "proceed":
@@ -108,8 +107,8 @@ def _reason(row: dict[str, Any], items: dict[str, Any], kind: str) -> dict[str, 
         text = f"not established: {row['claim']} ({why})"
     else:
         detail = _first_finding(items.get(row["item"], {}), row["gate"])
-        text = f"not met: {row['claim']} ({row['measure']} is {row['value']}, rule {row['rule']})"
-        text += f": {detail}" if detail else ""
+        rule = f"{row['claim']}: {row['measure']} is {row['value']}, wanted {row['rule']}"
+        text = f"{detail} [{rule}]" if detail else f"not so: {rule}"
     return {"text": text, "kind": kind, "gate": row["gate"]}
 
 
@@ -159,5 +158,9 @@ def _claim(
             f"For {subject}: {len(broken)} requirement(s) not met ({names}); "
             "the existing path stays."
         )
-    names = ", ".join([*(r["gate"] for r in gaps), *(f["kind"] for f in faults)])
-    return f"For {subject}: {len(passed)} gates are met; to be settled first: {names}."
+    failed = [*(f["kind"] for f in faults), *(r["gate"] for r in gaps if r["outcome"] == "failed")]
+    unknown = [r["gate"] for r in gaps if r["outcome"] == "open"]
+    parts = [f"{len(passed)} gates are met"]
+    parts += [f"to be settled first: {', '.join(failed)}"] if failed else []
+    parts += [f"not established: {', '.join(unknown)}"] if unknown else []
+    return f"For {subject}: {'; '.join(parts)}."

@@ -39,7 +39,8 @@ def assemble(
     changes = declared.get("gates") or {}
     name = declared.get("name") or pilot.stem
     subject = f"{name} on {options['device']} against {options['reference']}"
-    decision = decide(table.changed(gate_list, changes), items, found, subject)
+    known = {**items, "pilot": results.get("pilot", {})}
+    decision = decide(table.changed(gate_list, changes), known, found, subject)
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,

@@ -96,4 +96,5 @@ def _difference(actual: Any, expected: Any) -> float:
 
 def _first(error: BaseException) -> str:
     lines = [part.strip() for part in str(error).splitlines() if part.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+    # Dynamo's first line names the layer and the second the cause.
+    return f"{type(error).__name__}: {' '.join(lines[:2])}"[:300]

@@ -77,7 +77,11 @@ def _start(
 
 def _answers(context: Context, world: int, folder: str, resume: bool) -> list[Any]:
     children = _start(context, world, folder, resume, None)
-    return [c.answer(context.options.child_timeout_s) for c in children]
+    try:
+        return [c.answer(context.options.child_timeout_s) for c in children]
+    finally:
+        for child in children:  # one that failed leaves no other behind
+            child.close()
 
 
 def _killed(context: Context, world: int, folder: str) -> list[str]:
@@ -88,4 +92,6 @@ def _killed(context: Context, world: int, folder: str) -> list[str]:
     for child in children[:-1]:
         code = child.wait(_NOTICE_S)
         ends.append("hung" if code is None else "ended" if code == 0 else "noticed")
+    for child in children:
+        child.close()
     return ends

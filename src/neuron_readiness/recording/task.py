@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -9,8 +10,10 @@ import torch
 
 from neuron_readiness import trees
 from neuron_readiness.pilot import Case, Pilot
+from neuron_readiness.recording import tolerance
 
 _TOP_K = 5
+_METRIC = tolerance.Tolerance(1e-3, 1e-6, "default", "a thousandth of the reference's metric")
 Outputs = dict[str, tuple[Any, Any]]
 
 
@@ -24,7 +27,8 @@ def examine(pilot: Pilot, cases: list[Case], outputs: Outputs) -> dict[str, Any]
         "smallest_margin": math.nan,
         "top_k": 0,
         "how": "",
-        "metric": _metric(pilot, cases, outputs),
+        "metric": (metric := _metric(pilot, cases, outputs)),
+        "metric_failed": None if metric is None else sum(not m["within"] for m in metric.values()),
     }
     margins: list[float] = []
     for case in cases:
@@ -122,11 +126,14 @@ def _metric(pilot: Pilot, cases: list[Case], outputs: Outputs) -> dict[str, Any]
         value = function([outputs[c.name][side] for c in cases], cases)
         values.append(value if isinstance(value, dict) else {"metric": float(value)})
     device, reference = values
+    allowed = tolerance.given(pilot.setting("tolerances", {}), "metric") or _METRIC
     return {
         name: {
             "device": float(device[name]),
             "reference": float(reference[name]),
-            "difference": abs(float(device[name]) - float(reference[name])),
+            "difference": (gap := abs(float(device[name]) - float(reference[name]))),
+            "within": gap <= allowed.atol + allowed.rtol * abs(float(reference[name])),
+            "tolerance": dataclasses.asdict(allowed),
         }
         for name in reference
     }

@@ -70,4 +70,9 @@ class Child:
                 raise ChildFailed(f"{self._task} exit {code}: {last}\n{reason}", code)
             return json.loads(self._answer.read_text())
         finally:
-            self._folder.cleanup()
+            self.close()
+
+    def close(self) -> None:
+        """Ends the process, if it still runs, and removes its files."""
+        self.wait(0)
+        self._folder.cleanup()

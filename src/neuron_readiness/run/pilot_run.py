@@ -84,6 +84,7 @@ def _finish(
         if not faults.is_disk_full(error):
             raise
         record = _full_disk(request, place, results, outcome, previous, error)
+    place.release()
     return record
 
 
@@ -131,10 +132,10 @@ def _reasons(
             reasons[stage.name] = f"the device is absent: {absent}"
         elif outcome.interrupted:
             reasons[stage.name] = "the run was interrupted"
-        elif outcome.general:
-            reasons[stage.name] = outcome.general[0].text
         elif request.only and stage.name not in request.only:
             reasons[stage.name] = "not asked for in this run (--only)"
+        elif outcome.general:
+            reasons[stage.name] = outcome.general[0].text
     return reasons
 
 

@@ -27,7 +27,7 @@ class Store:
             self._reserve.write_bytes(b"\0" * _RESERVE_BYTES)
 
     def release(self) -> None:
-        """Frees the kept room, so that the record can be written to a full disk."""
+        """Frees the kept room: for the record on a full disk, and when all is written."""
         self._reserve.unlink(missing_ok=True)
 
     def save(self, name: str, fingerprint: str, result: dict[str, Any]) -> None:

@@ -43,6 +43,8 @@ def train(
     # After all set-up draws, so that a fresh job and a resumed one begin alike.
     torch.manual_seed(pilot.seed)
     random.seed(pilot.seed)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(pilot.seed)
     position = 0
     with open(journal, "a", buffering=1) as log:
         if resume:
@@ -79,6 +81,7 @@ def save(pilot: Pilot, adapter: Adapter, workload: Workload, path: Path, positio
             "optimizer": workload.optimizer.state_dict(),
             "rng": rng(adapter),
             "random": random.getstate(),
+            "numpy": _numpy_state(),
             "position": position,
         },
         path,
@@ -95,6 +98,8 @@ def load(pilot: Pilot, adapter: Adapter, workload: Workload, path: Path) -> int:
     workload.optimizer.load_state_dict(content["optimizer"])
     set_rng(adapter, content["rng"])
     random.setstate(content["random"])
+    if content["numpy"] is not None:
+        sys.modules["numpy"].random.set_state(content["numpy"])
     return int(content["position"])
 
 
@@ -116,16 +121,19 @@ def set_rng(adapter: Adapter, states: dict[str, torch.Tensor]) -> None:
 
 def state(workload: Workload, adapter: Adapter) -> dict[str, str]:
     """Digests of what a job's future depends on."""
-    numpy = sys.modules.get("numpy")
-    numbers = [repr(random.getstate())]
-    if numpy is not None:
-        numbers.append(repr(numpy.random.get_state()))
+    numbers = [repr(random.getstate()), repr(_numpy_state())]
     return {
         "model": _digest(workload.parameters()),
         "optimizer": _digest(workload.optimizer.state_dict()),
         "rng": _digest(rng(adapter)),
         "host_rng": hashlib.sha256("".join(numbers).encode()).hexdigest(),
     }
+
+
+def _numpy_state() -> Any:
+    """The state of NumPy's global generator, if the job has NumPy."""
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.random.get_state(legacy=True)
 
 
 def _digest(value: Any) -> str:

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from neuron_readiness import __version__, pilot, stages
+from neuron_readiness import pilot, stages
 from neuron_readiness.context import Context, Options
 from neuron_readiness.evidence import StageResult
 from neuron_readiness.inventory import sources
@@ -75,12 +75,12 @@ def run_stages(context: Context, names: list[str], force: list[str], tell: Any) 
         result = attempt(context, stage)
         guard.end_copies()
         context.earlier[stage.name] = result.facts
-        if stage.name == "environment":
-            key = stage_key(context, result.facts)
         store.save(stage.name, key, result.to_json())
         tell({"event": "end", "stage": stage.name, "status": result.status})
-        if stage.name == "pilot" and result.status != "done":
-            return
+        if stage.name == "pilot":
+            if result.status != "done":
+                return
+            key = stage_key(context, context.earlier["environment"])
 
 
 def attempt(context: Context, stage: stages.Stage) -> StageResult:
@@ -98,19 +98,21 @@ def attempt(context: Context, stage: stages.Stage) -> StageResult:
 
 def stage_key(context: Context, environment: dict[str, Any]) -> str:
     """What a stored result depends on: the tool, the workload's files, options, environment."""
-    try:
-        named = context.pilot.setting("code", [])
-    except Exception:  # the stages that need the pilot will say so
-        named = []
-    files = sources.of_workload(context.pilot_path, named)
+    files = sources.of_workload(context.pilot_path, context.pilot.setting("code", []))
     return fingerprint(
-        __version__,
+        tool_digest(),
         [pilot.digest(f) for f in files],
         dataclasses.asdict(context.options),
         environment.get("packages_sha256"),
         environment.get("device"),
         environment.get("variables"),
     )
+
+
+def tool_digest() -> str:
+    """A hash of this package's sources: a stage that was changed is run again."""
+    package = Path(stages.__file__).parent.parent
+    return fingerprint([pilot.digest(p) for p in sorted(package.rglob("*.py"))])
 
 
 if __name__ == "__main__":

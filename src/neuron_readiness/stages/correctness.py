@@ -27,11 +27,14 @@ def run(context: Context) -> StageResult:
     provenance = "pilot"
     if not difficult:
         difficult, provenance = hard.derive(ordinary), "derived"
-    repeatable = _repeatability(result, reference, ordinary[0])
+    result.facts["repeatable"] = _repeatability(result, reference, ordinary[0])
+    if not result.facts["repeatable"]:
+        result.open("every comparison with the device", "the reference does not repeat itself")
+        _precision(result, context)
+        return result
     outputs = _outputs(result, device, reference, ordinary, "ordinary")
     _outputs(result, device, reference, difficult, "hard")
     result.facts["hard"]["origin"] = provenance
-    result.facts["repeatable"] = repeatable
     _task(result, context, ordinary, outputs)
     if isinstance(reference.model, torch.nn.Module):
         divergence.examine(result, device, reference, ordinary[0], context.options.max_layers)
@@ -151,7 +154,15 @@ def _task(
     if facts["metric"] is None:
         result.open("task metric", "the pilot declares no `task_metric`")
     else:
-        result.measured(f"task metric: {facts['metric']}", "over the ordinary cases, both sides")
+        for name, row in facts["metric"].items():
+            allowed = row["tolerance"]
+            result.measured(
+                f"task metric {name}: {row['device']:.6g}, reference {row['reference']:.6g}",
+                f"ordinary cases; tolerance {allowed['provenance']}: {allowed['why']}",
+            )
+            if not row["within"]:
+                text = f"metric {name} moves by {row['difference']:.3g}"
+                result.findings.append(Finding(text, "gap", gate="metric"))
 
 
 def _gradients(
@@ -252,7 +263,7 @@ def _trajectory(result: StageResult, context: Context) -> None:
     steps = min(context.options.train_steps, max(len(batches), 2))
     losses = {}
     for side, adapter in (("reference", context.reference), ("device", context.device)):
-        workload = Workload(context.pilot, adapter)
+        workload, silenced = _still(Workload(context.pilot, adapter))
         torch.manual_seed(context.pilot.seed)
         try:
             losses[side] = [workload.train(batches[i % len(batches)]) for i in range(steps)]
@@ -264,7 +275,7 @@ def _trajectory(result: StageResult, context: Context) -> None:
             result.findings.append(Finding(text, "gap", gate="trajectory"))
             return
     stated = tolerance.given(context.pilot.setting("tolerances", {}), "trajectory")
-    stochastic = _draws(context)
+    stochastic = _draws(context, batches[0])
     allowed = stated or tolerance.Tolerance(
         1e-3, 1e-5, "default", "losses of a short run; rounding grows from step to step"
     )
@@ -284,8 +295,10 @@ def _trajectory(result: StageResult, context: Context) -> None:
         "tolerance": dataclasses.asdict(allowed),
     }
     note = f"tolerance {allowed.provenance}: {allowed.why}"
+    if silenced:
+        note += f"; {silenced} dropout layers set to 0, because devices draw different numbers"
     if stochastic:
-        note = f"devices draw different random numbers ({stochastic}), so only NaN counts as failed"
+        note = "the step draws random numbers, which differ by device: only NaN counts as failed"
     result.measured(f"{steps} training steps: losses differ by up to {max(gaps):.3g}", note)
     if outside and comparable:
         text = f"loss leaves the tolerance at step {outside[0]}: {gaps[outside[0]]:.3g}"
@@ -296,17 +309,23 @@ def _trajectory(result: StageResult, context: Context) -> None:
         result.faults.append(Fault("nan", "the training loss becomes NaN", side))
 
 
-def _draws(context: Context) -> str:
-    """The random layers of a training model, named; "" if there is none."""
-    model = context.pair[1].model
-    if not isinstance(model, torch.nn.Module):
-        return ""
-    names = {
-        type(m).__name__
-        for m in model.modules()
-        if isinstance(m, torch.nn.modules.dropout._DropoutNd) and m.p > 0
-    }
-    return ", ".join(sorted(names))
+def _still(workload: Workload) -> tuple[Workload, int]:
+    """The workload with its dropout layers at 0, and how many that changed."""
+    changed = 0
+    for module in workload.model.modules() if isinstance(workload.model, torch.nn.Module) else ():
+        if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0:
+            module.p, changed = 0.0, changed + 1
+    return workload, changed
+
+
+def _draws(context: Context, batch: Case) -> bool:
+    """Whether a step still depends on the seed: two seeds, one step each, on the reference."""
+    losses = []
+    for seed in (context.pilot.seed, context.pilot.seed + 1):
+        workload, _ = _still(Workload(context.pilot, context.reference))
+        torch.manual_seed(seed)
+        losses.append(workload.train(batch))
+    return losses[0] != losses[1]
 
 
 def _said(error: BaseException) -> str:

@@ -51,6 +51,7 @@ def _recovery(result: StageResult, context: Context, folder: Path) -> dict[str, 
             {},
         )
         facts["killed_by_signal"] = killed.wait(context.options.child_timeout_s)
+        killed.close()
         resumed = {**common, "journal": str(journals["resumed"]), "resume": True}
         context.child("train", resumed, {})
     except ChildFailed as error:

@@ -12,6 +12,7 @@ def run(context: Context) -> StageResult:
     result.facts = {
         "name": pilot.name,
         "trains": pilot.trains,
+        "launches": pilot.part("launch") is not None,
         "parts": pilot.provided,
         "simplified": pilot.part("simplified"),
         "gates": pilot.setting("gates", {}),

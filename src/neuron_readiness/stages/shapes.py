@@ -8,7 +8,7 @@ from typing import Any
 
 from neuron_readiness.context import Context
 from neuron_readiness.evidence import Finding, StageResult
-from neuron_readiness.recording import buckets
+from neuron_readiness.recording import buckets, padding
 
 
 def run(context: Context) -> StageResult:
@@ -38,7 +38,12 @@ def run(context: Context) -> StageResult:
         "coverage": [[i + 1, r["cumulative_share"]] for i, r in enumerate(rows)],
         "cache": "empty persistent cache" if environ else "the backend's cache state is not known",
         "bucketing": buckets.propose(rows),
+        "padding": None,
     }
+    suggested = result.facts["bucketing"]["suggested"]
+    if suggested is not None and context.pilot.part("pad") is not None:
+        boundaries = [r for r in rows if r["family"] in suggested["boundaries"]]
+        result.facts["padding"] = padding.examine(context, boundaries)
     _say(result, known)
     return result
 
@@ -73,9 +78,9 @@ def _say(result: StageResult, known: bool) -> None:
             f"{best['buckets']} buckets instead of {facts['families']} shapes would save "
             f"{best['compiles_saved']} compilations ({best['compile_seconds_saved']:.2f} s) and "
             f"cost {best['extra_cost']:+.1%} execution",
-            "computed from measured times at the boundary shapes; that padded rows leave results "
-            "unchanged is not tested",
+            "computed from times measured at the boundary shapes",
         )
+        _padding(result)
         result.findings.append(
             Finding(
                 f"{facts['families']} shapes compile separately",
@@ -88,3 +93,18 @@ def _say(result: StageResult, known: bool) -> None:
         result.findings.append(
             Finding(f"shape {family} fails on the device", "gap", family, gate="shape_failures")
         )
+
+
+def _padding(result: StageResult) -> None:
+    facts = result.facts["padding"]
+    if facts is None:
+        result.open("whether padding leaves results unchanged", "the pilot declares no `pad`")
+        return
+    result.measured(
+        f"padded requests: {facts['cases'] - facts['failed']} of {facts['cases']} give the result "
+        f"of the unpadded one, {facts['wasted_elements']:.0%} of the elements are padding",
+        "on the device, with the pilot's `pad` and `unpad`",
+    )
+    for case in facts["changed"]:
+        text = f"padding changes the result: {case['problem']}"
+        result.findings.append(Finding(text, "gap", f"case {case['case']}", gate="padding"))

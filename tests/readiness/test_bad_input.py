@@ -1,0 +1,199 @@
+"""Pilots and surroundings that go wrong: the record keeps what was learnt, with a code of its own.
+
+They run on the CPU, without the device: what is tested is the tool.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from neuron_readiness import exits
+from neuron_readiness.cli import main
+from neuron_readiness.run import pilot_run, store
+from neuron_readiness.run.supervisor import Limits, Outcome
+from readiness.support import PLAIN, run_text
+
+ON_CPU = ("--device", "cpu", "--only", "correctness")
+NO_DEVICE = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+
+BAD: dict[str, tuple[str, str]] = {
+    # kind of fault: (what the pilot does, what the record says of it)
+    "pilot-raised": (
+        "def forward(model, x):\n    raise OSError('no such corpus')",
+        "no such corpus",
+    ),
+    "nan": ("def forward(model, x):\n    return model(x) / 0 * 0", "on the reference too"),
+    "forked": (
+        "def inputs(split):\n    os.fork()\n    return [torch.ones(1, 4)]",
+        "the copy came back",
+    ),
+    "needs-network": (
+        "def forward(model, x):\n    socket.create_connection(('example.org', 80))",
+        "example.org",
+    ),
+    "nondeterministic": (
+        "calls = []\ndef forward(model, x):\n    calls.append(x)\n    return model(x) + len(calls)",
+        "two seeded runs on the reference differ",
+    ),
+    "crashed": ("def forward(model, x):\n    os.abort()", "SIGABRT"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_pilot_ends_with_its_own_code(kind: str, tmp_path: Path) -> None:
+    part, said = BAD[kind]
+    code, record = run_text(tmp_path, PLAIN + part + "\n", *ON_CPU, **NO_DEVICE)
+    assert code == exits.FAULTS[kind] == record["exit_code"]
+    assert [f["kind"] for f in record["faults"]] == [kind]
+    assert said in json.dumps(record["faults"])
+    assert record["faults"][0]["side"] in ("workload", "unknown")
+    assert record["decision"]["verdict"] == "continue"
+    assert record["items"]["environment"]["status"] == "done"  # kept
+    assert record["items"]["execution"]["status"] == "open"  # and what is open says so
+    assert (tmp_path / "record" / "report.html").exists()
+
+
+def test_a_pilot_that_cannot_be_loaded_leaves_the_environment(tmp_path: Path) -> None:
+    code, record = run_text(tmp_path, "import nothing_like_this\n", *ON_CPU, **NO_DEVICE)
+    assert code == exits.FAULTS["pilot-raised"]
+    assert record["faults"][0]["side"] == "workload"
+    assert record["items"]["environment"]["status"] == "done"
+    assert "nothing_like_this" in record["items"]["correctness"]["reason"]
+
+
+def test_a_pilot_that_breaks_the_protocol_is_told_how(tmp_path: Path) -> None:
+    code, record = run_text(tmp_path, "def model():\n    pass\n", *ON_CPU, **NO_DEVICE)
+    assert code == exits.FAULTS["pilot-raised"]
+    assert "expected a function `inputs`" in record["faults"][0]["text"]
+
+
+@pytest.mark.full  # waits for the time limit, which must leave room for a slow start
+def test_a_pilot_that_hangs_is_ended_and_the_stack_kept(tmp_path: Path) -> None:
+    part = "def forward(model, x):\n    while True:\n        time.sleep(1)\n"
+    arguments = (*ON_CPU, "--only", "effort", "--stage-timeout", "40")
+    code, record = run_text(tmp_path, PLAIN + part, *arguments, **NO_DEVICE)
+    assert code == exits.FAULTS["hung"]
+    assert "in forward" in record["faults"][0]["trace"]
+    assert record["items"]["effort"]["status"] == "done"
+
+
+@pytest.mark.full
+def test_a_pilot_that_keeps_every_result_leaks(tmp_path: Path) -> None:
+    part = "kept = []\ndef forward(model, x):\n    kept.append(model(x))\n    return kept[-1]\n"
+    arguments = ("--device", "cpu", "--only", "performance", "--repeats", "20")
+    code, record = run_text(tmp_path, PLAIN + part, *arguments, **NO_DEVICE)
+    assert code == exits.FAULTS["leaks"]
+    assert "tensors grow with every request" in record["faults"][0]["text"]
+
+
+@pytest.mark.full
+def test_a_pilot_that_eats_the_memory_is_ended(tmp_path: Path) -> None:
+    part = "kept = []\ndef forward(model, x):\n    while True:\n        kept.append(b'x' * 2**22)\n"
+    arguments = (*ON_CPU, "--memory-limit", "1.5")
+    code, record = run_text(tmp_path, PLAIN + part, *arguments, **NO_DEVICE)
+    assert code == exits.FAULTS["leaks"]
+    assert "the limit is" in record["faults"][0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([10, 20, 30, 40, 50], True),
+        ([10, 10, 10, 10, 10], False),
+        ([10, 50, 50, 50, 50], False),  # a cache that fills once
+        ([10, 20, 30], False),  # too few marks to tell
+    ],
+)
+def test_a_leak_grows_at_every_mark(values: list[int], found: bool) -> None:
+    from neuron_readiness.run.serving import _leak
+
+    marks = [{"tensors": v, "device_bytes": 0, "resident_bytes": 0} for v in values]
+    assert bool(_leak(marks, requests=5)) == found
+
+
+def request(folder: Path) -> pilot_run.Request:
+    pilot = folder / "pilot.py"
+    pilot.write_text(PLAIN)
+    options = {"device": "cpu", "reference": "cpu"}
+    return pilot_run.Request(pilot, folder / "out", options, ["effort"], [], None, Limits())
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> store.Store:
+    """A finished stage in a folder whose disk is full until the kept room is given up."""
+    place = store.Store(tmp_path / "out")
+    place.prepare()
+    result = {"stage": "effort", "title": "Effort", "status": "done", "evidence": "measured"}
+    lists: dict[str, Any] = {"facts": {}, "statements": [], "findings": [], "faults": []}
+    place.save("effort", "key", {**result, **lists, "ledgers": {}, "seconds": 0.0})
+    write = store.write
+
+    def limited(path: Path, content: Any) -> None:
+        if place._reserve.exists():
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write(path, content)
+
+    monkeypatch.setattr(store, "write", limited)
+    return place
+
+
+def test_a_full_disk_keeps_the_record(full_disk: store.Store, tmp_path: Path) -> None:
+    record = pilot_run._finish(request(tmp_path), full_disk, Outcome(), None)
+    assert record["exit_code"] == exits.FAULTS["disk-full"]
+    written = json.loads((tmp_path / "out" / "record.json").read_text())
+    assert written["items"]["effort"]["status"] == "done"
+    assert written["faults"][0]["kind"] == "disk-full"
+    assert written["faults"][0]["side"] == "infrastructure"
+
+
+def test_a_disk_with_no_room_at_all_gets_the_record_on_standard_output(
+    full_disk: store.Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(full_disk, "release", lambda: None)
+    pilot_run._finish(request(tmp_path), full_disk, Outcome(), None)
+    assert json.loads(capsys.readouterr().out)["exit_code"] == exits.FAULTS["disk-full"]
+
+
+def test_half_written_files_are_never_seen(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    store.write(path, {"a": 1})
+    with pytest.raises(ValueError):
+        store.write(path, {"a": float("nan")})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_record_of_a_newer_schema_is_refused_and_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    text = json.dumps({"schema": "neuron-readiness/record", "schema_version": 99})
+    (out / "record.json").write_text(text)
+    pilot = tmp_path / "pilot.py"
+    pilot.write_text(PLAIN)
+    newer = exits.FAULTS["newer-schema"]
+    assert main(["run", str(pilot), "--out", str(out), "--quiet"]) == newer
+    assert main(["compare", str(out), str(out)]) == newer
+    assert main(["report", str(out)]) == newer
+    assert "schema version 99" in capsys.readouterr().err
+    assert (out / "record.json").read_text() == text
+
+
+def test_a_file_that_is_no_record_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "record.json"
+    path.write_text('{"schema": "other"}')
+    assert main(["compare", str(path), str(path)]) == exits.USAGE
+    assert "this is no record" in capsys.readouterr().err
+    assert main(["run", str(tmp_path / "missing.py")]) == exits.USAGE
+    assert main(["run", str(path), "--only", "everything"]) == exits.USAGE

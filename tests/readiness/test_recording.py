@@ -1,0 +1,226 @@
+"""Ways of watching: operators, layers, precision, buckets, times."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from neuron_readiness.adapters import adapter_for
+from neuron_readiness.evidence import StageResult
+from neuron_readiness.pilot import Case, Pilot
+from neuron_readiness.recording import buckets, divergence, graphs, hard, precision, task, timing
+from neuron_readiness.recording.operators import OperatorRecorder
+from neuron_readiness.workload import Workload, pair
+
+
+def pilot_of(model: Any, cases: list[Case], **parts: Any) -> Pilot:
+    """A pilot from objects instead of a file."""
+    module = ModuleType("pilot")
+    module.__dict__.update(
+        model=lambda: model() if isinstance(model, type) else model,
+        inputs=lambda split: cases if split == "requests" else [],
+        **parts,
+    )
+    return Pilot(module, Path("pilot.py"))
+
+
+def test_operators_are_counted_by_phase_and_line() -> None:
+    recorder = OperatorRecorder("cpu", lambda: None, timed=True)
+    with recorder:
+        with recorder.phase("data"):
+            x = torch.ones(4, 4) + 1
+        y = [x @ x for _ in range(3)]
+        z = y[0].t()
+    uses = {(u.overload, u.phase): u for u in recorder.uses.values()}
+    assert uses["aten::mm", "device"].count == 3
+    assert uses["aten::mm", "device"].bytes == 3 * 3 * 64
+    assert uses["aten::add.Tensor", "data"].count == 1
+    assert uses["aten::t", "device"].place == "view" and uses["aten::t", "device"].bytes == 0
+    assert Path(__file__).name in uses["aten::mm", "device"].line
+    assert recorder.dtypes == {"float32": 5}
+    assert z.shape == (4, 4)
+
+
+def test_what_crosses_between_host_and_device_is_transfer() -> None:
+    recorder = OperatorRecorder("meta", lambda: None)
+    with recorder:
+        x = torch.ones(4).to("meta")
+        _ = x + 1
+        _ = torch.ones(2) + 1
+    uses = {(u.overload, u.place): u for u in recorder.uses.values()}
+    assert uses["aten::_to_copy", "transfer"].transferred_bytes == 16
+    assert ("aten::add.Tensor", "device") in uses
+    assert ("aten::add.Tensor", "host") in uses
+
+
+class Layers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(9)))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("broken", [0, 4, 8])
+def test_the_first_divergent_layer_is_found_and_told_from_inherited_ones(broken: int) -> None:
+    case = Case("one", (torch.randn(2, 4, generator=torch.Generator().manual_seed(0)),))
+    cpu = adapter_for("cpu")
+    device, reference = pair(pilot_of(Layers, [case]), cpu, cpu)
+    with torch.no_grad():
+        device.model.layers[broken].bias += 0.1
+    result = StageResult("correctness", "")
+    divergence.examine(result, device, reference, case, 400)
+    facts = result.facts["layers"]
+    assert facts["first_divergent"] == f"layers.{broken}"
+    assert facts["first_divergent_detail"]["origin"] == "it introduces the difference"
+    assert facts["probes"] <= 5  # of nine layers: a bisection
+    assert [r["within"] for r in result.ledgers["layers"]][:broken] == [True] * broken
+
+
+def test_equal_models_have_no_divergent_layer() -> None:
+    case = Case("one", (torch.ones(2, 4),))
+    cpu = adapter_for("cpu")
+    result = StageResult("correctness", "")
+    divergence.examine(result, *pair(pilot_of(Layers, [case]), cpu, cpu), case, 3)
+    assert result.facts["layers"]["first_divergent"] is None
+    assert result.facts["layers"]["compared"] == 3  # the limit
+    assert result.findings == []
+
+
+def test_precision_is_measured() -> None:
+    rows = {r["dtype"]: r for r in precision.probe("cpu", ["float64", "float32", "bfloat16"])}
+    assert [rows[n]["add_bits"] for n in ("float64", "float32", "bfloat16")] == [53, 24, 8]
+    assert not any(r["reduced"] for r in rows.values())
+
+
+def test_float64_on_the_device_is_seen_as_float32() -> None:
+    [row] = precision.probe("neuron", ["float64"])
+    assert row["reduced"] and row["add_bits"] == 24
+
+
+def test_hard_cases_are_derived_from_floating_inputs_only() -> None:
+    x = torch.tensor([1.0, 3.0])
+    cases = hard.derive([Case("ids", (torch.tensor([1]),)), Case("x", (x,), {"n": 2})])
+    values = {c.name: c.args[0].tolist() for c in cases}
+    assert values["x (large values)"] == [1e4, 3e4]
+    assert values["x (tied values)"] == [2.0, 2.0]
+    assert all(c.hard and c.kwargs == {"n": 2} for c in cases)
+    assert hard.derive([Case("ids", (torch.tensor([1]),))]) == []
+
+
+def test_flips_are_told_with_their_margin() -> None:
+    reference = torch.tensor([[0.5, 0.499, 0.1], [0.9, 0.1, 0.0]])
+    device = torch.tensor([[0.498, 0.499, 0.1], [0.9, 0.1, 0.0]])
+    case = Case("one")
+    pilot = pilot_of(None, [case], scores=lambda o: o)
+    facts = task.examine(pilot, [case], {"one": (device, reference)})
+    assert (facts["decisions"], facts["flips"], facts["order_changes"]) == (2, 1, 1)
+    [flip] = facts["flipped"]
+    assert (flip["reference"], flip["device"]) == (0, 1)
+    assert flip["margin"] == pytest.approx(0.001, rel=1e-3)
+
+
+def test_decisions_by_threshold() -> None:
+    case = Case("one")
+    pilot = pilot_of(None, [case], threshold=0.5)
+    facts = task.examine(pilot, [case], {"one": (torch.tensor([0.4]), torch.tensor([0.6]))})
+    assert facts["flips"] == 1 and facts["flipped"][0]["margin"] == pytest.approx(0.1)
+
+
+def test_ties_of_the_reference_may_change_places() -> None:
+    case = Case("one")
+    pilot = pilot_of(None, [case], decide=lambda o: o.amax(-1) > 0, scores=lambda o: o)
+    outputs = {"one": (torch.tensor([[1.0, 1.1]]), torch.tensor([[1.0, 1.0]]))}
+    assert task.examine(pilot, [case], outputs)["order_changes"] == 0
+
+
+def test_a_metric_outside_its_tolerance_fails() -> None:
+    case = Case("one")
+    parts = {"task_metric": lambda outputs, cases: float(outputs[0])}
+    pilot = pilot_of(None, [case], **parts, tolerances={"metric": {"atol": 0.5}})
+    outputs = {"one": (torch.tensor(1.0), torch.tensor(2.0))}
+    facts = task.examine(pilot, [case], outputs)
+    assert facts["metric_failed"] == 1
+    assert facts["metric"]["metric"]["difference"] == 1.0
+
+
+def ledger(lengths: list[int], frequencies: list[float], costs: list[float]) -> list[dict]:
+    return [
+        {
+            "family": f"[{n}]",
+            "dims": [[1, n]],
+            "frequency": f,
+            "cost_s": c,
+            "compiles": 2,
+            "compile_seconds": 1.0,
+        }
+        for n, f, c in zip(lengths, frequencies, costs, strict=True)
+    ]
+
+
+def test_buckets_are_the_cheapest_split() -> None:
+    costs = [1.0, 1.5, 4.0, 4.2, 9.0]
+    frequencies = [5.0, 1.0, 3.0, 2.0, 1.0]
+    rows = ledger([1, 2, 3, 4, 5], frequencies, costs)
+    exact = sum(f * c for f, c in zip(frequencies, costs, strict=True))
+    options = buckets.propose(rows)["options"]
+    assert [o["buckets"] for o in options] == [1, 2, 3, 4]
+    for option in options:
+        best = min(
+            sum(f * costs[next(e for e in (*cut, 4) if e >= i)] for i, f in enumerate(frequencies))
+            for cut in itertools.combinations(range(4), option["buckets"] - 1)
+        )
+        assert option["extra_cost"] == pytest.approx(best / exact - 1)
+        assert option["compiles_saved"] == 2 * (5 - option["buckets"])
+        assert option["boundaries"][-1] == "[5]"
+
+
+def test_shapes_that_vary_on_their_own_share_no_bucket() -> None:
+    rows = ledger([1, 2], [1, 1], [1, 1])
+    rows[0]["dims"], rows[1]["dims"] = [[1, 8]], [[2, 4]]
+    assert "more than one dimension" in buckets.propose(rows)["why_not"]
+    assert buckets.propose(rows[:1])["options"] == []
+
+
+def test_summary_of_times() -> None:
+    facts = timing.summary([float(n) for n in range(1, 101)])
+    assert (facts["p50_s"], facts["p95_s"], facts["p99_s"]) == (50.0, 95.0, 99.0)
+    assert math.isnan(timing.summary([])["p50_s"])
+
+
+class Breaks(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        if y.sum() > 0:
+            y = y * 2
+        return y
+
+
+def test_a_graph_break_is_told_with_its_line() -> None:
+    case = Case("one", (torch.ones(2),))
+    workload = Workload(pilot_of(Breaks, [case]), adapter_for("cpu"))
+    facts = graphs.examine(workload, case, {"backend": "eager"})
+    assert facts["failure"] is None and facts["difference"] == 0.0
+    assert facts["graphs"] == 2 and len(facts["breaks"]) == 1
+    assert Path(__file__).name in facts["breaks"][0]["line"]
+
+
+def test_capture_failures_are_told_from_lowering_failures() -> None:
+    case = Case("one", (torch.ones(2),))
+    workload = Workload(pilot_of(Breaks, [case]), adapter_for("cpu"))
+    capture = graphs.examine(workload, case, {"backend": "eager", "fullgraph": True})
+    assert capture["failure"] == "capture"
+
+    def refuses(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("no rule for this graph")
+
+    lowering = graphs.examine(workload, case, {"backend": refuses})
+    assert lowering["failure"] == "lowering"
+    assert "no rule for this graph" in lowering["error"]
