@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from neuron_readiness import __version__
 
 # One module each, with `add(subparsers)` and `main(options) -> exit status`.
-_COMMANDS = ("init", "run", "report", "compare")
+_COMMANDS = ("init", "run", "report", "compare", "sweep")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

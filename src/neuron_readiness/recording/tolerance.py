@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -45,9 +46,12 @@ def reduction_length(model: Any) -> tuple[int, int]:
     return longest, max(depth, 1)
 
 
-def derived(expected: torch.Tensor, model: Any, scale: float = 1.0) -> Tolerance:
+def derived(
+    expected: torch.Tensor, model: Any, scale: float = 1.0, at_least: float = 0.0
+) -> Tolerance:
     """From the dtype's epsilon, the longest reduction and the depth, relative to the root mean
-    square of the reference (an element near zero is the difference of large ones)."""
+    square of the reference (an element near zero is the difference of large ones), or to
+    ``at_least`` where that is larger."""
     if not expected.is_floating_point() and not expected.is_complex():
         return Tolerance(0.0, 0.0, "derived", "integers and booleans must be equal")
     length, depth = reduction_length(model)
@@ -58,10 +62,28 @@ def derived(expected: torch.Tensor, model: Any, scale: float = 1.0) -> Tolerance
         )
     eps = torch.finfo(expected.dtype).eps
     relative = _FACTOR * scale * eps * math.sqrt(length) * math.sqrt(depth)
-    finite = expected.detach().double().abs().nan_to_num(0.0, 0.0, 0.0)
-    size = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
+    size = max(root_mean_square([expected]), at_least)
     why = (
         f"{_FACTOR * scale:g} * eps({str(expected.dtype).removeprefix('torch.')})"
         f" * sqrt({length} terms) * sqrt({depth} layers), of the root mean square {size:.3g}"
     )
     return Tolerance(relative, relative * size, "derived", why)
+
+
+def root_mean_square(tensors: list[torch.Tensor]) -> float:
+    """Over all finite elements of all tensors."""
+    total, count = 0.0, 0
+    for tensor in tensors:
+        wide = tensor.detach().abs().double().nan_to_num(0.0, 0.0, 0.0)
+        total, count = total + float(wide.square().sum()), count + wide.numel()
+    return math.sqrt(total / count) if count else 0.0
+
+
+def of_gradients(
+    gradients: dict[str, torch.Tensor], model: Any
+) -> Callable[[torch.Tensor, str], Tolerance]:
+    """Tolerances for a model's gradients, relative to the root mean square of all of them: some are
+    zero but for rounding (a key's bias under a softmax), so their own size says nothing."""
+    size = root_mean_square(list(gradients.values()))
+    # A backward pass sums over the batch and goes through the depth twice.
+    return lambda gradient, _name: derived(gradient, model, 4.0, size)

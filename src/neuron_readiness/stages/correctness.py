@@ -44,9 +44,9 @@ def run(context: Context) -> StageResult:
     return result
 
 
-def _tolerance(workload: Workload, kind: str, scale: float = 1.0) -> Any:
+def _tolerance(workload: Workload, kind: str) -> Any:
     stated = tolerance.given(workload.pilot.setting("tolerances", {}), kind)
-    return lambda expected, _name: stated or tolerance.derived(expected, workload.model, scale)
+    return lambda expected, _name: stated or tolerance.derived(expected, workload.model)
 
 
 def _repeatability(result: StageResult, reference: Workload, case: Case) -> bool:
@@ -181,7 +181,12 @@ def _gradients(
         text = f"backward on the device: {_said(error)}"
         result.findings.append(Finding(text, "gap", gate="gradients"))
         return
-    tol = _tolerance(reference, "gradient", scale=4.0)
+    stated = tolerance.given(context.pilot.setting("tolerances", {}), "gradient")
+    own = tolerance.of_gradients(expected, reference.model)
+
+    def tol(gradient: torch.Tensor, name: str) -> tolerance.Tolerance:
+        return stated or own(gradient, name)
+
     rows = [
         compare(actual[n].cpu(), e, tol(e, n), n) if actual and n in actual else None
         for n, e in expected.items()

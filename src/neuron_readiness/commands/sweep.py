@@ -1,0 +1,92 @@
+"""``neuron-readiness sweep``: every architecture of a library, reduced, on a device."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from neuron_readiness import exits
+from neuron_readiness.run.progress import Progress
+from neuron_readiness.sweep.sources import NAMES
+
+
+def add(commands: Any) -> None:
+    p = commands.add_parser("sweep", help="try every architecture of a library, reduced")
+    p.add_argument("--source", action="append", choices=NAMES, help="may be repeated")
+    p.add_argument("--device", default="neuron")
+    p.add_argument("--out", type=Path, help="folder (readiness/sweep-DEVICE); goes on where it was")
+    p.add_argument("--sample", type=int, metavar="N", help="a stratified sample instead of all")
+    p.add_argument("--name", action="append", default=[], help="only this architecture")
+    p.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2))
+    p.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for each")
+    p.add_argument("--downloads", type=Path, help="JSON of architecture: downloads, as weights")
+    p.add_argument("--retry", action="store_true", help="again what timed out or crashed")
+    p.add_argument("--ray", action="store_true", help="workers are actors of a Ray cluster")
+    p.add_argument("--quiet", action="store_true")
+
+
+def main(options: argparse.Namespace) -> int:
+    """0 when every chosen architecture has a row, whatever the rows say."""
+    from neuron_readiness.adapters import adapter_for
+    from neuron_readiness.sweep import choose, cluster, pool, report
+    from neuron_readiness.sweep.results import Rows
+
+    out = (options.out or Path("readiness") / f"sweep-{options.device}").resolve()
+    why = adapter_for(options.device).absent()
+    if why is not None:
+        print(f"device {options.device!r} is absent: {why}", file=sys.stderr)
+        return exits.FAULTS["device-absent"]
+    try:
+        weights = json.loads(options.downloads.read_text()) if options.downloads else {}
+    except (OSError, ValueError) as error:
+        print(f"--downloads: {error}", file=sys.stderr)
+        return exits.USAGE
+    tasks, missing = choose.tasks_of(options.source or ["transformers"])
+    for source, reason in missing.items():
+        print(f"{source}: {reason}", file=sys.stderr)
+    if options.name:
+        tasks = [t for t in tasks if t[1] in options.name]
+    if options.sample:
+        tasks = choose.stratified(tasks, options.sample)
+    if not tasks:
+        print("no architecture to try", file=sys.stderr)
+        return exits.USAGE
+    rows = Rows(out, options.device)
+    left = [t for t in tasks if _is_left(rows.rows.get((t[0], t[1])), options.retry)]
+    runner = cluster.run if options.ray else pool.run
+    with Progress(len(left), quiet=options.quiet) as bar:
+
+        def done(row: dict[str, Any]) -> None:
+            rows.add(row)
+            bar.end(row["name"], _word(row))
+
+        try:
+            runner(left, options.device, options.workers, options.timeout, done)
+        except cluster.NoRay as error:
+            print(error, file=sys.stderr)
+            return exits.USAGE
+        except KeyboardInterrupt:
+            return exits.INTERRUPTED
+    chosen = [rows.rows[t[0], t[1]] for t in tasks]
+    limits = {"timeout_s": options.timeout, "missing_sources": missing}
+    result = report.build(chosen, options.device, weights, **limits)
+    report.write(out, chosen, result)
+    print(report.markdown(result).split("What to fix first")[0])
+    print(f"{out}/sweep.html")
+    return exits.PROCEED
+
+
+def _is_left(row: dict[str, Any] | None, retry: bool) -> bool:
+    return row is None or (retry and row.get("outcome") != "done")
+
+
+def _word(row: dict[str, Any]) -> str:
+    """The row in a few words, for the progress."""
+    if row.get("outcome") != "done":
+        return str(row.get("outcome"))
+    passed = [c for c in ("loads", "forward", "backward", "compiles", "on_device") if row.get(c)]
+    return f"{' '.join(passed) or 'does not load'} ({row.get('seconds', 0):.1f} s)"

@@ -1,0 +1,117 @@
+"""Rows of a sweep: kept as they come, summed up with each column's own denominator."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+# Kept equal to probe.COLUMNS by a test: this module does without torch.
+COLUMNS: dict[str, str | None] = {
+    "loads": None,
+    "forward": "loads",
+    "agrees": "forward",
+    "backward": "trainable",
+    "backward_agrees": "backward",
+    "compiles": "loads",
+    "compiled_agrees": "compiles",
+    "on_device": "forward",
+}
+Key = tuple[str, str]
+
+
+class Rows:
+    """``rows.jsonl``: one line an architecture, appended as it ends, so that a sweep that stops
+    loses nothing and goes on where it was."""
+
+    def __init__(self, folder: Path, device: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / "rows.jsonl"
+        self.device = device
+        self.rows: dict[Key, dict[str, Any]] = {}
+        if self._path.exists():
+            for line in self._path.read_text().splitlines():
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue  # cut off by a kill
+                if row.get("device") == device:
+                    self.rows[row["source"], row["name"]] = row
+
+    def add(self, row: dict[str, Any]) -> None:
+        row = {"device": self.device, **row}
+        self.rows[row["source"], row["name"]] = row
+        with self._path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+def summary(rows: list[dict[str, Any]], weights: dict[str, float]) -> list[dict[str, Any]]:
+    """One line a column: how many, of how many, and weighted by downloads where counts are given.
+
+    An architecture whose process was lost counts as tried and as not passing what it had not
+    reached; a column that does not apply to it counts nowhere.
+    """
+    lines = []
+    for column, base in COLUMNS.items():
+        of = [r for r in rows if _passes(r, base)]
+        passed = [r for r in of if r.get(column) is True]
+        line: dict[str, Any] = {
+            "column": column,
+            "passed": len(passed),
+            "of": len(of),
+            "denominator": base or "tried",
+            "weighted": None,
+        }
+        known = [r for r in of if r["name"] in weights]
+        total = sum(weights[r["name"]] for r in known)
+        if total:
+            share = sum(weights[r["name"]] for r in known if r.get(column) is True) / total
+            line |= {"weighted": share, "weighted_over": len(known)}
+        lines.append(line)
+    return lines
+
+
+def _passes(row: dict[str, Any], column: str | None) -> bool:
+    return column is None or row.get(column) is True
+
+
+def by_family(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Per source and family: counts of each column with its denominator."""
+    groups: dict[Key, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row["source"], row["family"]].append(row)
+    table = []
+    for (source, family), members in sorted(groups.items()):
+        cells = {s["column"]: f"{s['passed']}/{s['of']}" for s in summary(members, {})}
+        table.append({"source": source, "family": family, "tried": len(members), **cells})
+    return table
+
+
+def first_to_fix(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Host operators and errors, by the number of architectures that meet them."""
+    operators: Counter[tuple[str, str]] = Counter()
+    models: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for row in rows:
+        causes = {("runs on the host", name) for name in row.get("host_operators") or []}
+        for column, text in (row.get("errors") or {}).items():
+            if column != "loads":  # the architecture's or the recipe's, not the device's
+                causes.add((f"{column} fails", _kind(text)))
+        for cause in causes:
+            operators[cause] += 1
+            models[cause].append(row["name"])
+    return [
+        {"what": what, "cause": cause, "models": count, "examples": sorted(models[what, cause])[:5]}
+        for (what, cause), count in sorted(operators.items(), key=lambda kv: (-kv[1], kv[0]))
+    ]
+
+
+def _kind(text: str) -> str:
+    """An error without what differs from model to model: sizes and numbers."""
+    head = text.split("\n")[0][:160]
+    return "".join("#" if c.isdigit() else c for c in head)
+
+
+def outcomes(rows: list[dict[str, Any]]) -> dict[str, int]:
+    """How the processes ended: done, timed out, crashed."""
+    return dict(Counter(r.get("outcome", "done") for r in rows))

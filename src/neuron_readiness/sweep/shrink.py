@@ -1,0 +1,112 @@
+"""Reduced configurations: small widths, few layers, every kind of layer once.
+
+Works on a configuration as a dict, by the names of its entries, because there are 800 classes and
+no table would stay true. The caller rebuilds through the class, whose own checks then run.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+DIVISORS = (16, 8, 4, 2, 1)
+VOCABULARY = 512
+_LAYERS = 2
+
+_WIDTH = re.compile(
+    r"hidden_size|hidden_dim|embed|(^|_)dim($|_)|dims$|d_model|d_ff|ffn|intermediate|inner|channels"
+    r"|width|n_embd|lora_rank|d_kv|conv_dim|hidden_sizes|projection|mlp_size|state_size"
+)
+_NOT_WIDTH = re.compile(
+    r"num_|n_head|heads|layers|position|vocab|patch|kernel|stride|num_channels|in_channels"
+    r"|type|token|rope|scal|theta|ratio|dropout|prob|init|drop"
+)
+_DEPTH = re.compile(
+    r"num_hidden_layers|num_layers|n_layers?$|encoder_layers$|decoder_layers$|^depth$|num_blocks"
+    r"|num_(en|de)coder_layers|.*_num_hidden_layers|num_decoder_layers|entity_depth|n_layer"
+)
+_EXPERTS = re.compile(r"num_(local_)?experts$|n_routed_experts|moe_num_experts|num_expert$")
+_TOP = re.compile(r"num_experts_per_tok|moe_topk|moe_top_k|top_k_experts|experts_per_token")
+_GROUPS = re.compile(r"^(n_group|topk_group|num_expert_group)$")
+
+
+def shrink(config: dict[str, Any], divisor: int) -> dict[str, Any]:
+    """A reduced copy. ``divisor`` divides every width by one number, so that the ratios between
+    widths and the counts of heads stay what the architecture wants."""
+    reduced = {key: _entry(key, value, divisor) for key, value in config.items()}
+    _layer_kinds(reduced)
+    _images(reduced)
+    _tokens(reduced)
+    return reduced
+
+
+def _entry(key: str, value: Any, divisor: int) -> Any:
+    if isinstance(value, dict):
+        return shrink(value, divisor) if key.endswith("config") else value
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, int):
+        return _number(key, value, divisor)
+    if isinstance(value, (list, tuple)) and value and all(type(v) is int for v in value):
+        if key in ("depths", "layers", "num_blocks"):
+            return [min(v, 1) for v in value]
+        if _WIDTH.search(key) and not _NOT_WIDTH.search(key):
+            return [_divided(v, divisor) for v in value]
+    return value
+
+
+def _number(key: str, value: int, divisor: int) -> int:
+    if key.endswith("vocab_size"):
+        return min(value, VOCABULARY)
+    if _EXPERTS.search(key):
+        return min(value, 4)
+    if _TOP.search(key):
+        return min(value, 2)
+    if _GROUPS.search(key):
+        return min(value, 1)
+    if _DEPTH.fullmatch(key):
+        return min(value, _LAYERS)
+    if key in ("max_position_embeddings", "n_positions", "max_source_positions", "max_length"):
+        return min(value, 512)
+    if _WIDTH.search(key) and not _NOT_WIDTH.search(key):
+        return _divided(value, divisor)
+    return value
+
+
+def _divided(value: int, divisor: int) -> int:
+    return value // divisor if value >= 32 and value % divisor == 0 else value
+
+
+def _layer_kinds(config: dict[str, Any]) -> None:
+    """As many layers as it takes to meet each kind once, at least two."""
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, (list, tuple)) or not kinds:
+        return
+    kept = list(dict.fromkeys(kinds))
+    while len(kept) < _LAYERS:
+        kept.append(kept[-1])
+    config["layer_types"] = kept
+    for key in ("num_hidden_layers", "n_layer", "num_layers"):
+        if key in config:
+            config[key] = len(kept)
+    for key, value in config.items():  # further tables with an entry a layer
+        same = isinstance(value, (list, tuple)) and len(value) == len(kinds)
+        if same and key != "layer_types":
+            config[key] = list(value)[: len(kept)]
+
+
+def _images(config: dict[str, Any]) -> None:
+    """Four patches a side."""
+    size, patch = config.get("image_size"), config.get("patch_size")
+    if isinstance(size, int) and isinstance(patch, int) and size > 4 * patch > 0:
+        config["image_size"] = 4 * patch
+
+
+def _tokens(config: dict[str, Any]) -> None:
+    """Special ids below the vocabulary, each its own."""
+    used = {v for k, v in config.items() if k.endswith("token_id") and isinstance(v, int)}
+    free = (n for n in range(VOCABULARY - 1, 0, -1) if n not in used)
+    for key, value in config.items():
+        special = key.endswith(("token_id", "token_index"))
+        if special and isinstance(value, int) and value >= VOCABULARY:
+            config[key] = next(free)
