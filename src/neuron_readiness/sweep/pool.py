@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import IO, Any
 
 Task = tuple[str, str, str]  # source, architecture, family
 _REUSE = 40  # architectures a process serves: what it holds of earlier ones goes with it
@@ -27,7 +27,7 @@ class Probe:
         self._process: subprocess.Popen[str] | None = None
         self._read = -1
         self._served = 0
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  lives as long as the worker
+        self._errors: IO[str] | None = None
 
     def row(self, task: Task) -> dict[str, Any]:
         """Probes one architecture; a time-out or a crash is a row that says so."""
@@ -59,8 +59,9 @@ class Probe:
         self.close()
         self._read, write = os.pipe()
         self._served = 0
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  lives as long as the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "neuron_readiness.sweep.worker", self._device, str(write)],
+            self._command(write),
             env={**os.environ, **self._environ},
             pass_fds=[write],
             stdin=subprocess.PIPE,
@@ -71,7 +72,12 @@ class Probe:
         )
         os.close(write)
 
+    def _command(self, answers: int) -> list[str]:
+        worker = "neuron_readiness.sweep.worker"
+        return [sys.executable, "-m", worker, self._device, str(answers)]
+
     def _lost(self, task: Task, started: float, outcome: str, why: str) -> dict[str, Any]:
+        """Ends the process and makes the row of the architecture that it was lost with."""
         code = self._process.poll() if self._process is not None else None
         self.close()
         if outcome == "crashed" and code is not None and code < 0:
@@ -89,6 +95,7 @@ class Probe:
     def _tail(self) -> str:
         if self._process is not None:
             self._process.wait()
+        assert self._errors is not None
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()
         return lines[-1] if lines else ""
@@ -103,6 +110,13 @@ class Probe:
             pass
         self._process.wait()
         os.close(self._read)
+        try:
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        except BrokenPipeError:  # what was left to send is for nobody
+            pass
+        if self._errors is not None:
+            self._errors.close()
         self._process = None
 
 

@@ -31,7 +31,10 @@ class Rows:
         self.device = device
         self.rows: dict[Key, dict[str, Any]] = {}
         if self._path.exists():
-            for line in self._path.read_text().splitlines():
+            text = self._path.read_text()
+            if text and not text.endswith("\n"):
+                self._path.write_text(text + "\n")  # what was cut off must not take the next row
+            for line in text.splitlines():
                 try:
                     row = json.loads(line)
                 except ValueError:

@@ -1,0 +1,118 @@
+"""Worker processes: what hangs or dies costs its own row only."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+import pytest
+
+from neuron_readiness.sweep import cluster, pool
+
+# Answers as the real worker does, and misbehaves by name.
+WORKER = """
+import json, os, sys
+for line in sys.stdin:
+    source, name, family = json.loads(line)
+    if name == "dies":
+        os.abort()
+    if name == "leaves":
+        print("what went wrong", file=sys.stderr)
+        sys.exit(3)
+    while name == "hangs":
+        pass
+    row = {"source": source, "name": name, "family": family, "pid": os.getpid()}
+    os.write(int(sys.argv[1]), (json.dumps(row) + "\\n").encode())
+"""
+
+
+class Scripted(pool.Probe):
+    def _command(self, answers: int) -> list[str]:
+        return [sys.executable, "-c", WORKER, str(answers)]
+
+
+def tasks(*names: str) -> list[pool.Task]:
+    return [("s", name, "f") for name in names]
+
+
+def test_a_worker_serves_many_and_is_replaced_when_it_fails() -> None:
+    probe = Scripted("cpu", 20.0, {})
+    try:
+        first, second, dead, left, third = (
+            probe.row(t) for t in tasks("a", "b", "dies", "leaves", "c")
+        )
+    finally:
+        probe.close()
+    assert first["outcome"] == "done" and first["pid"] == second["pid"]
+    assert dead["outcome"] == "crashed" and "SIGABRT" in dead["errors"]["process"]
+    assert "what went wrong" in left["errors"]["process"]
+    assert third["outcome"] == "done" and third["pid"] != first["pid"]
+
+
+def test_a_worker_that_hangs_is_ended() -> None:
+    probe = Scripted("cpu", 0.5, {})
+    try:
+        lost = probe.row(tasks("hangs")[0])
+    finally:
+        probe.close()
+    assert lost["outcome"] == "timed out" and lost["name"] == "hangs"
+
+
+def test_every_task_gets_a_row_from_several_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "Probe", Scripted)
+    rows: list[dict[str, Any]] = []
+    pool.run(tasks("a", "dies", "b", "c", "d"), "cpu", 2, 20.0, rows.append)
+    assert sorted(r["name"] for r in rows) == ["a", "b", "c", "d", "dies"]
+    assert sum(r["outcome"] == "crashed" for r in rows) == 1
+
+
+class FakeRay(types.ModuleType):
+    """As much of Ray's interface as the cluster uses, in this process."""
+
+    def __init__(self) -> None:
+        super().__init__("ray")
+        self.started = False
+
+    def is_initialized(self) -> bool:
+        return self.started
+
+    def init(self, **_: Any) -> None:
+        self.started = True
+
+    def remote(self, cls: Any) -> Any:
+        class Actor:
+            def __init__(self, *args: Any) -> None:
+                self._real = cls(*args)
+
+            def __getattr__(self, name: str) -> Any:
+                method = getattr(self._real, name)
+                return types.SimpleNamespace(remote=lambda *a: _Reference(method(*a)))
+
+        return types.SimpleNamespace(remote=Actor)
+
+    def wait(self, references: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
+        return references[:num_returns], references[num_returns:]
+
+    def get(self, reference: Any) -> Any:
+        many = isinstance(reference, list)
+        return [r.value for r in reference] if many else reference.value
+
+
+class _Reference:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def test_a_cluster_runs_the_same_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
+    monkeypatch.setattr(cluster, "Probe", Scripted)
+    rows: list[dict[str, Any]] = []
+    cluster.run(tasks("a", "b", "c"), "cpu", 2, 20.0, rows.append)
+    assert sorted(r["name"] for r in rows) == ["a", "b", "c"]
+
+
+def test_without_ray_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(cluster.NoRay, match="--ray needs the package ray"):
+        cluster.run(tasks("a"), "cpu", 1, 1.0, print)

@@ -1,0 +1,100 @@
+"""One architecture's row: each column is answered on its own."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from neuron_readiness.adapters import adapter_for
+from neuron_readiness.sweep import probe
+from neuron_readiness.sweep.sources import Built, CannotBuild
+
+
+class Net(torch.nn.Module):
+    """``mode`` makes it misbehave where a test wants it to."""
+
+    def __init__(self, mode: str = "") -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+        self.mode = mode
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        y = self.layer(x)
+        if self.mode == "host" and x.device.type == "neuron":
+            y = y + torch.linalg.eigvals(torch.eye(4, device=x.device)).real
+        if self.mode == "wrong" and x.device.type == "neuron":
+            y = y + 1e-2
+        if self.mode == "raises" and x.device.type == "neuron":
+            raise RuntimeError("not on this device")
+        if self.mode == "breaks":
+            torch._dynamo.graph_break()
+            y = y * 2
+        return {"y": y if self.mode != "ids" else y.argmax(-1)}
+
+
+def row_of(monkeypatch: pytest.MonkeyPatch, mode: str, device: str = "neuron") -> dict[str, Any]:
+    def build(name: str) -> Built:
+        if mode == "unknown":
+            raise CannotBuild("no recipe fits")
+        torch.manual_seed(0)
+        x = torch.linspace(-1, 1, 8).view(2, 4)
+        return Built(Net(mode).eval(), {"x": x}, "Net", "x", "none", 20)
+
+    monkeypatch.setattr(probe, "load", lambda source: SimpleNamespace(build=build))
+    return probe.probe("s", "net", "f", adapter_for(device))
+
+
+def test_a_model_that_is_right_in_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = row_of(monkeypatch, "")
+    assert {c: row[c] for c in probe.COLUMNS} == dict.fromkeys(probe.COLUMNS, True)
+    assert (row["errors"], row["host_operators"], row["graph_breaks"]) == ({}, [], 0)
+
+
+def test_a_host_operator_leaves_the_numbers_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = row_of(monkeypatch, "host")
+    # eigvals(eye) is ones: right on both, and not on the device.
+    assert row["forward"] and row["on_device"] is False
+    assert "aten::_linalg_eigvals" in row["host_operators"]
+
+
+def test_wrong_numbers_are_told_from_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = row_of(monkeypatch, "wrong")
+    assert row["forward"] and row["agrees"] is False and row["backward_agrees"] is True
+    assert "output.y: differs by 0.01" in row["errors"]["agrees"]
+
+
+def test_an_error_on_the_device_keeps_the_other_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = row_of(monkeypatch, "raises")
+    assert row["loads"] and row["forward"] is False and row["agrees"] is None
+    assert row["backward"] is False and row["compiles"] is False
+    assert "not on this device" in row["errors"]["forward"]
+
+
+def test_graph_breaks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = row_of(monkeypatch, "breaks")
+    assert row["compiles"] and row["graph_breaks"] == 1
+
+
+def test_what_cannot_be_trained_or_built_counts_nowhere_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert row_of(monkeypatch, "ids")["trainable"] is False
+    unknown = row_of(monkeypatch, "unknown")
+    assert unknown["loads"] is False and unknown["forward"] is None
+    assert "no recipe fits" in unknown["errors"]["loads"]
+
+
+@pytest.mark.clients
+@pytest.mark.parametrize("name", ["bert", "t5", "vit", "wav2vec2", "mixtral"])
+def test_architectures_of_transformers_are_reduced_and_run(name: str) -> None:
+    from neuron_readiness.sweep.sources import transformers
+
+    assert transformers.available() is None
+    assert name in dict(transformers.names())
+    built = transformers.build(name)
+    assert built.parameters < 10_000_000 and built.reduction == "1/16"
+    with torch.no_grad():
+        assert built.model(**built.kwargs) is not None

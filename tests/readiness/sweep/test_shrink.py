@@ -1,0 +1,66 @@
+"""Reduced configurations: what is divided, what is counted down, what is left alone."""
+
+from __future__ import annotations
+
+from neuron_readiness.sweep.shrink import shrink
+
+LLAMA = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "bos_token_id": 1,
+    "eos_token_id": 128001,
+    "pad_token_id": 128004,
+    "rope_theta": 10000.0,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+}
+
+
+def test_widths_are_divided_by_one_number_and_heads_are_kept() -> None:
+    small = shrink(LLAMA, 16)
+    assert (small["hidden_size"], small["intermediate_size"], small["head_dim"]) == (256, 688, 8)
+    assert (small["num_attention_heads"], small["num_key_value_heads"]) == (32, 8)
+    assert small["num_hidden_layers"] == 2
+    assert (small["vocab_size"], small["max_position_embeddings"]) == (512, 512)
+    for key in ("rope_theta", "rms_norm_eps", "tie_word_embeddings", "hidden_act"):
+        assert small[key] == LLAMA[key]
+
+
+def test_special_tokens_stay_distinct_and_below_the_vocabulary() -> None:
+    small = shrink(LLAMA, 16)
+    ids = [small[k] for k in ("bos_token_id", "eos_token_id", "pad_token_id")]
+    assert ids[0] == 1 and len(set(ids)) == 3 and all(i < 512 for i in ids)
+
+
+def test_every_kind_of_layer_is_kept_once() -> None:
+    kinds = ["sliding", "sliding", "full", "sliding", "sliding", "full"]
+    small = shrink({"layer_types": kinds, "num_hidden_layers": 6, "rates": [0.1] * 6}, 16)
+    assert small["layer_types"] == ["sliding", "full"]
+    assert small["num_hidden_layers"] == 2
+    assert small["rates"] == [0.1, 0.1]
+
+
+def test_experts_images_and_parts() -> None:
+    config = {
+        "num_local_experts": 64,
+        "num_experts_per_tok": 8,
+        "vision_config": {"image_size": 336, "patch_size": 14, "hidden_size": 1024},
+        "hidden_sizes": [64, 128],
+        "depths": [3, 4],
+    }
+    small = shrink(config, 8)
+    assert (small["num_local_experts"], small["num_experts_per_tok"]) == (4, 2)
+    assert small["vision_config"] == {"image_size": 56, "patch_size": 14, "hidden_size": 128}
+    assert small["hidden_sizes"] == [8, 16] and small["depths"] == [1, 1]
+    assert config["depths"] == [3, 4]  # a copy
+
+
+def test_a_divisor_of_one_changes_no_width() -> None:
+    assert shrink(LLAMA, 1)["hidden_size"] == 4096
