@@ -19,6 +19,7 @@ KEYS = {
     "keys": {"case", "positions", "executables", "us_per_position"},
     "background": {"lowering", "longest_stall_ms", "compilations"},
     "compile": {"case", "dtype", "contender", "cache"},
+    "readiness": {"case", "bare_us", "recorded_us", "overhead"},
     "dataloader": {"device", "deadlock", "seconds", "warnings"},
 }
 pytestmark = pytest.mark.bench

@@ -24,7 +24,9 @@ def add(commands: Any) -> None:
     p.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2))
     p.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for each")
     p.add_argument("--downloads", type=Path, help="JSON of architecture: downloads, as weights")
-    p.add_argument("--retry", action="store_true", help="again what timed out or crashed")
+    p.add_argument(
+        "--retry", action="store_true", help="again what timed out, crashed or did not load"
+    )
     p.add_argument("--ray", action="store_true", help="workers are actors of a Ray cluster")
     p.add_argument("--quiet", action="store_true")
 
@@ -81,7 +83,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _is_left(row: dict[str, Any] | None, retry: bool) -> bool:
-    return row is None or (retry and row.get("outcome") != "done")
+    return row is None or (retry and not (row.get("outcome") == "done" and row.get("loads")))
 
 
 def _word(row: dict[str, Any]) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from neuron_readiness.recording.timing import quantile, summary, timed
 from neuron_readiness.workload import Workload
 
 _COST_RUNS = 5
+_OVERHEAD_RUNS = 15
 _CHECKS = 4  # blocks of the steady loop, between which memory is looked at
 _RSS_PER_REQUEST = 64 * 1024
 
@@ -97,6 +100,7 @@ def serve(context: Context, started: float, side: str) -> dict[str, Any]:
     rows, leak, failures = _steady(workload, mix)
     failed += failures
     elapsed = time.perf_counter() - started
+    bare, recorded = recording_overhead(workload, usable[0], _OVERHEAD_RUNS)
     seconds = [r["seconds"] for r in rows]
     events = adapter.compile_events()
     return {
@@ -112,7 +116,9 @@ def serve(context: Context, started: float, side: str) -> dict[str, Any]:
         "useful_per_elapsed_s": (len(firsts) + len(seconds)) / elapsed,
         "compiles": None if events is None else sum(e.tier == "compiled" for e in events),
         "leak": leak,
-        "recording_overhead": _overhead(workload, usable[0]),
+        "recording_overhead": recorded / bare - 1.0,
+        "load_average": os.getloadavg()[0],
+        "cores": os.cpu_count(),
         "timings": rows,
     }
 
@@ -173,18 +179,23 @@ def _leak(marks: list[dict[str, int]], requests: int) -> str:
     return ""
 
 
-def _overhead(workload: Workload, case: Case) -> float:
-    """Time of recorded over bare steps, minus one; interleaved, medians."""
+def recording_overhead(workload: Workload, case: Case, repeats: int) -> tuple[float, float]:
+    """Median seconds of a bare and of a recorded step, run in turns, each first every other time."""
     synchronize = workload.adapter.synchronize
-    bare, recorded = [], []
     rows: list[dict[str, Any]] = []
-    for _ in range(15):
-        start = time.perf_counter()
+
+    def bare() -> None:
         workload.request(case)
         synchronize()
-        bare.append(time.perf_counter() - start)
-        start = time.perf_counter()
+
+    def recorded() -> None:
         seconds, _ = timed(synchronize, lambda: workload.request(case))
         rows.append({"number": len(rows), "case": case.name, "seconds": seconds})
-        recorded.append(time.perf_counter() - start)
-    return quantile(recorded, 0.5) / quantile(bare, 0.5) - 1.0
+
+    times: dict[Callable[[], None], list[float]] = {bare: [], recorded: []}
+    for number in range(repeats):
+        for step in (bare, recorded) if number % 2 else (recorded, bare):
+            start = time.perf_counter()
+            step()
+            times[step].append(time.perf_counter() - start)
+    return quantile(times[bare], 0.5), quantile(times[recorded], 0.5)

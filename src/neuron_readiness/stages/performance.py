@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from neuron_readiness.context import Context
-from neuron_readiness.evidence import Fault, StageResult
+from neuron_readiness.evidence import Fault, Finding, StageResult
 from neuron_readiness.recording.timing import BOUNDARY
 from neuron_readiness.run.child import ChildFailed
 
@@ -63,6 +63,10 @@ def _say(result: StageResult, name: str, facts: dict[str, Any]) -> None:
         f"{facts['useful_per_elapsed_s']:.4g} requests/s of the whole job",
         f"whole job: set-up, first uses and {facts['failed']} failures included",
     )
+    if facts["load_average"] > facts["cores"]:
+        text = f"{name}: other work loads the machine, so that these times are uneven"
+        where = f"load average {facts['load_average']:.1f} on {facts['cores']} cores"
+        result.findings.append(Finding(text, "note", where, "run it on a quiet machine"))
 
 
 def _compare(result: StageResult, context: Context, runs: dict[str, dict[str, Any]]) -> None:

@@ -17,8 +17,9 @@ def candidates(model: Any, config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
     make = torch.Generator().manual_seed(0)
     ids = _ids(config, make)
     pixels = _pixels(config, make)
+    boxes = {"bbox": torch.zeros(1, _TOKENS, 4, dtype=torch.int64)} if "bbox" in takes else {}
     if "input_ids" in takes:
-        text = {"input_ids": ids}
+        text = {"input_ids": ids, **boxes}
         if "attention_mask" in takes:
             text["attention_mask"] = torch.ones_like(ids)
         if "decoder_input_ids" in takes:
@@ -28,6 +29,18 @@ def candidates(model: Any, config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "ids", text
     if "pixel_values" in takes and pixels is not None:
         yield "pixels", {"pixel_values": pixels}
+        for size in (128, 224):  # a stem that halves often, or a size that is fixed
+            larger = torch.randn(*pixels.shape[:-2], size, size, generator=make)
+            yield f"pixels {size}", {"pixel_values": larger}
+        yield "pair of images", {"pixel_values": torch.stack([pixels, pixels], dim=1)}
+    for key in ("pixel_values_videos", "pixel_values"):
+        if key in takes and pixels is not None:
+            frames = int(_first(config, "frames_per_clip", "num_frames") or 4)
+            yield f"{frames} frames", {key: torch.stack([pixels] * frames, dim=1)}
+    if "past_values" in takes:
+        length = int(_first(config, "context_length") or 32)
+        series = int(_first(config, "num_input_channels", "input_size") or 1)
+        yield "series", {"past_values": torch.randn(1, length, series, generator=make)}
     if "input_features" in takes:
         for shape in _features(config):
             yield f"features{list(shape)}", {"input_features": torch.randn(shape, generator=make)}

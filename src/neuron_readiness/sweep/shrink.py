@@ -27,29 +27,39 @@ _DEPTH = re.compile(
 )
 _EXPERTS = re.compile(r"num_(local_)?experts$|n_routed_experts|moe_num_experts|num_expert$")
 _TOP = re.compile(r"num_experts_per_tok|moe_topk|moe_top_k|top_k_experts|experts_per_token")
+# Names of stages that follow from a depth: the class derives them again.
+_DERIVED = ("stage_names", "out_features", "out_indices", "_out_features", "_out_indices")
 _GROUPS = re.compile(r"^(n_group|topk_group|num_expert_group)$")
 
 
-def shrink(config: dict[str, Any], divisor: int) -> dict[str, Any]:
+def shrink(config: dict[str, Any], divisor: int, *, keep_depth: bool = False) -> dict[str, Any]:
     """A reduced copy. ``divisor`` divides every width by one number, so that the ratios between
-    widths and the counts of heads stay what the architecture wants."""
-    reduced = {key: _entry(key, value, divisor) for key, value in config.items()}
-    _layer_kinds(reduced)
+    widths and the counts of heads stay what the architecture wants. ``keep_depth`` leaves the
+    layers, for an architecture that picks some of them by number."""
+    reduced = {
+        key: _entry(key, value, divisor, keep_depth)
+        for key, value in config.items()
+        if keep_depth or key not in _DERIVED
+    }
+    if not keep_depth:
+        _layer_kinds(reduced)
     _images(reduced)
     _tokens(reduced)
     return reduced
 
 
-def _entry(key: str, value: Any, divisor: int) -> Any:
+def _entry(key: str, value: Any, divisor: int, keep_depth: bool) -> Any:
     if isinstance(value, dict):
-        return shrink(value, divisor) if key.endswith("config") else value
+        part = key.endswith("config")
+        return shrink(value, divisor, keep_depth=keep_depth) if part else value
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):
-        return _number(key, value, divisor)
+        deep = keep_depth and _DEPTH.fullmatch(key)
+        return value if deep else _number(key, value, divisor)
     if isinstance(value, (list, tuple)) and value and all(type(v) is int for v in value):
         if key in ("depths", "layers", "num_blocks"):
-            return [min(v, 1) for v in value]
+            return list(value) if keep_depth else [min(v, 1) for v in value]
         if _WIDTH.search(key) and not _NOT_WIDTH.search(key):
             return [_divided(v, divisor) for v in value]
     return value

@@ -64,3 +64,10 @@ def test_experts_images_and_parts() -> None:
 
 def test_a_divisor_of_one_changes_no_width() -> None:
     assert shrink(LLAMA, 1)["hidden_size"] == 4096
+
+
+def test_depth_can_be_kept_for_who_picks_layers_by_number() -> None:
+    config = {"num_hidden_layers": 12, "out_features": ["stage4"], "hidden_size": 768}
+    assert shrink(config, 16) == {"num_hidden_layers": 2, "hidden_size": 48}
+    kept = {"num_hidden_layers": 12, "out_features": ["stage4"], "hidden_size": 48}
+    assert shrink(config, 16, keep_depth=True) == kept

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import itertools
 from typing import Any
 
 from neuron_readiness.sweep.recipes import candidates
@@ -52,27 +53,29 @@ def build(name: str) -> Built:
 
     config_class = CONFIG_MAPPING[name]
     model_class = _model_class(config_class)
-    last: Exception = CannotBuild("no candidate")
-    for divisor in DIVISORS:
+    first: Exception | None = None  # the reduction that is tried first says most
+    for divisor, keep_depth in itertools.product(DIVISORS, (False, True)):
         try:
-            config = _config(config_class, divisor)
+            config = _config(config_class, divisor, keep_depth)
             count = _parameters(model_class, config)
             if count > _MOST_PARAMETERS:
                 raise CannotBuild(f"{count} parameters with widths divided by {divisor}")
             torch.manual_seed(0)
             model = model_class(config).float().eval()
         except Exception as error:  # another reduction may be what this architecture allows
-            last = error
+            first = first or error
             continue
         for recipe, kwargs in candidates(model, config):
             try:
                 with torch.no_grad():
                     model(**copy.deepcopy(kwargs))
             except Exception as error:
-                last = error
+                first = first or error
                 continue
-            return Built(model, kwargs, model_class.__name__, recipe, f"1/{divisor}", count)
-    raise CannotBuild(f"{type(last).__name__}: {str(last).strip()[:300]}") from last
+            reduction = f"1/{divisor}{', all layers' if keep_depth else ''}"
+            return Built(model, kwargs, model_class.__name__, recipe, reduction, count)
+    first = first or CannotBuild(f"no inputs are known for {model_class.__name__}")
+    raise CannotBuild(f"{type(first).__name__}: {str(first).strip()[:300]}") from first
 
 
 def _model_class(config_class: Any) -> Any:
@@ -92,8 +95,8 @@ def _model_class(config_class: Any) -> Any:
     raise CannotBuild(f"no model class takes {config_class.__name__}")
 
 
-def _config(config_class: Any, divisor: int) -> Any:
-    entries = shrink(config_class().to_dict(), divisor)
+def _config(config_class: Any, divisor: int, keep_depth: bool) -> Any:
+    entries = shrink(config_class().to_dict(), divisor, keep_depth=keep_depth)
     for key in ("transformers_version", "model_type", "architectures"):
         entries.pop(key, None)
     return config_class(**entries)

