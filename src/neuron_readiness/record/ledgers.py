@@ -1,12 +1,10 @@
-"""The Parquet ledgers: operators, shapes, timings, layers, outputs, inventory."""
+"""The Parquet ledgers: operators, shapes, timings, layers, outputs, inventory, reached."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 from typing import Any
-
-LEDGERS = ("operators", "shapes", "timings", "layers", "outputs", "inventory")
 
 
 def write(out: Path, results: dict[str, dict[str, Any]]) -> list[str]:

@@ -117,6 +117,13 @@ def _dependencies(facts: dict[str, Any]) -> list[tuple[str, Table]]:
     return [("Dependencies found in the source", (header, rows))]
 
 
+def value(found: Any) -> str:
+    """A gate's value: nothing for none, a number with the digits that matter."""
+    if found is None:
+        return ""
+    return f"{found:.4g}" if isinstance(found, float) else str(found)
+
+
 def seconds(value: Any) -> str:
     """A duration with the unit that suits it."""
     if not isinstance(value, (int, float)) or value != value:

@@ -20,6 +20,7 @@ def environment(*, html: bool) -> Any:
         undefined=jinja2.StrictUndefined,
     )
     made.globals |= {"plot_of": figures.plot_of, "tables_of": figures.tables_of}
+    made.filters["value"] = figures.value
     made.filters["cell"] = lambda text: str(text).replace("|", "\\|").replace("\n", " ")
     return made
 

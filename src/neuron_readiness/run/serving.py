@@ -180,7 +180,7 @@ def _leak(marks: list[dict[str, int]], requests: int) -> str:
 
 
 def recording_overhead(workload: Workload, case: Case, repeats: int) -> tuple[float, float]:
-    """Median seconds of a bare and of a recorded step, run in turns, each first every other time."""
+    """Median seconds of a bare and of a recorded step, in turns, in changing order."""
     synchronize = workload.adapter.synchronize
     rows: list[dict[str, Any]] = []
 

@@ -40,6 +40,9 @@ def run(context: Context) -> StageResult:
         "pilot_parts": pilot.provided,
         "simplified": pilot.part("simplified"),
     }
+    result.ledgers["reached"] = [
+        {**dataclasses.asdict(u), "supported": context.device.supports(u.overload)} for u in uses
+    ]
     result.ledgers["inventory"] = [dataclasses.asdict(h) for h in hits]
     result.measured(
         f"{len(hits)} device-specific dependencies in {len(files)} files: "
