@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 from typing import Any
 
 from neuron_readiness.sweep.shrink import DIVISORS, shrink
 from neuron_readiness.sweep.sources import Built, CannotBuild
+from neuron_readiness.sweep.sources.torchvision_shim import why_not
 
 _MOST_PARAMETERS = 60_000_000
 
 
 def available() -> str | None:
-    if importlib.util.find_spec("diffusers") is None:
-        return "diffusers is not installed"
-    from neuron_readiness.sweep.sources import torchvision_shim
-
-    torchvision_shim.install()
-    return None
+    return why_not("diffusers")
 
 
 def names() -> list[tuple[str, str]]:

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-import importlib.util
 import inspect
 
 from neuron_readiness.sweep.sources import Built, CannotBuild
+from neuron_readiness.sweep.sources.torchvision_shim import why_not
 
+_SIZES = (
+    *("_test_", "_atto_", "_femto_", "_pico_", "_nano_", "_xxt_", "_xx_small_", "_xs_", "_tiny_"),
+    *("_mini_", "_b0_", "_x0_25_", "_t0_", "_s0_", "_s_", "_small_", "_s12_", "_18_", "_b1_"),
+    *("_m_", "_medium_", "_base_", "_b_", "_large_", "_l_", "_huge_"),
+)
 _MOST_PARAMETERS = 60_000_000
 
 
 def available() -> str | None:
-    if importlib.util.find_spec("timm") is None:
-        return "timm is not installed"
-    from neuron_readiness.sweep.sources import torchvision_shim
-
-    torchvision_shim.install()
-    return None
+    return why_not("timm")
 
 
 def names() -> list[tuple[str, str]]:
-    """The shortest name of each of timm's modules: as a rule its smallest model."""
+    """A small model of each of timm's modules, by the words for size in its names: building all of
+    them to count takes minutes."""
     import timm
 
     found = []
     for module in timm.list_modules():
         models = timm.list_models(module=module)
         if models:
-            found.append((min(models, key=lambda n: (len(n), n)), module))
+            found.append((min(models, key=_size), module))
     return sorted(found)
+
+
+def _size(name: str) -> tuple[int, int, str]:
+    """Sorts small models first; a name without a word for size comes in the middle."""
+    rank = next((i for i, word in enumerate(_SIZES) if word in f"_{name}_"), _SIZES.index("_m_"))
+    return rank, len(name), name
 
 
 def build(name: str) -> Built:

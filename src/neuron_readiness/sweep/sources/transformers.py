@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import itertools
 from typing import Any
 
 from neuron_readiness.sweep.recipes import candidates
 from neuron_readiness.sweep.shrink import DIVISORS, shrink
 from neuron_readiness.sweep.sources import Built, CannotBuild
+from neuron_readiness.sweep.sources.torchvision_shim import why_not
 
 _MOST_PARAMETERS = 60_000_000
 # The mappings that a class is looked for in, the bare model first.
@@ -27,9 +27,7 @@ _MAPPINGS = (
 
 
 def available() -> str | None:
-    if importlib.util.find_spec("transformers") is None:
-        return "transformers is not installed"
-    return None
+    return why_not("transformers")
 
 
 def names() -> list[tuple[str, str]]:
