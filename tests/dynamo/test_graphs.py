@@ -216,3 +216,17 @@ def test_reset_frees_compiled_functions() -> None:
     gc.collect()
     assert set(planning._planners) <= before
     assert alive() is None
+
+
+def test_an_assertion_is_part_of_the_graph() -> None:
+    """An operator without a result: checked on the device, told at the next synchronisation."""
+
+    def rows(classes: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.one_hot(classes, 4) * 2
+
+    compiled = torch.compile(rows, backend="neuron", fullgraph=True)
+    classes = torch.tensor([1, 2, 0])
+    assert_same(compiled(classes.to("neuron")), rows(classes))
+    with pytest.raises(RuntimeError, match="Class values must be non-negative"):
+        compiled(torch.tensor([1, -2, 0], device="neuron")).cpu()
+    assert_same(compiled(classes.to("neuron")), rows(classes))  # the device goes on

@@ -150,7 +150,7 @@ class _Translator:
             self.restride(node, args)
         outputs: list[ir.Array] = []
         index = len(self.nodes)
-        self.refs[node] = self.results(node.meta["val"], index, outputs)
+        self.refs[node] = self.results(node.meta.get("val"), index, outputs)
         self.uses_rng = self.uses_rng or overloads.table()[name].uses_rng
         self.nodes.append(ir.Node(name, tuple(args), tuple(outputs)))
         self.lines.append(f"`{node.format_node()}`{line_of(node)}")
