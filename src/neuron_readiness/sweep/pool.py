@@ -1,4 +1,9 @@
-"""Worker processes for a sweep on one machine, each replaced when it hangs or dies."""
+"""Worker processes for a sweep on one machine, each replaced when it hangs or dies.
+
+The time limit of an architecture counts processor time, so that a loaded machine does not change
+what a sweep finds; one that waits for something that never comes ends after several times that on
+the clock.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +18,13 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import IO, Any
 
 Task = tuple[str, str, str]  # source, architecture, family
 _REUSE = 40  # architectures a process serves: what it holds of earlier ones goes with it
+_LOOK_S = 0.5
+_CLOCK = 10  # the limit on the clock, in limits of processor time
 
 
 class Probe:
@@ -34,26 +42,32 @@ class Probe:
         if self._process is None or self._process.poll() is not None or self._served >= _REUSE:
             self._start()
         assert self._process is not None and self._process.stdin is not None
-        started = time.monotonic()
+        started, used = time.monotonic(), _processor_seconds(self._process.pid)
         self._served += 1
         try:
             self._process.stdin.write(json.dumps(task) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError:
-            return self._lost(task, started, "crashed", self._tail())
+            return self._lost(task, {}, started, "crashed", self._tail())
         text = b""
+        row: dict[str, Any] = {}
         with selectors.DefaultSelector() as selector:
             selector.register(self._read, selectors.EVENT_READ)
-            while b"\n" not in text:
-                left = self._timeout_s - (time.monotonic() - started)
-                if left <= 0 or not selector.select(left):
-                    return self._lost(task, started, "timed out", f"{self._timeout_s:g} s")
+            while row.get("outcome") != "done":
+                spent = _processor_seconds(self._process.pid) - used
+                waited = time.monotonic() - started
+                if spent > self._timeout_s or waited > _CLOCK * self._timeout_s:
+                    why = f"{spent:.0f} s of processor time, {waited:.0f} s on the clock"
+                    return self._lost(task, row, started, "timed out", why)
+                if not selector.select(_LOOK_S):
+                    continue
                 data = os.read(self._read, 1 << 16)
                 if not data:
-                    return self._lost(task, started, "crashed", self._tail())
-                text += data
-        row: dict[str, Any] = json.loads(text)
-        return {**row, "outcome": "done"}
+                    return self._lost(task, row, started, "crashed", self._tail())
+                *lines, text = (text + data).split(b"\n")
+                if lines:  # each line is the row so far
+                    row = json.loads(lines[-1])
+        return row
 
     def _start(self) -> None:
         self.close()
@@ -76,19 +90,25 @@ class Probe:
         worker = "neuron_readiness.sweep.worker"
         return [sys.executable, "-m", worker, self._device, str(answers)]
 
-    def _lost(self, task: Task, started: float, outcome: str, why: str) -> dict[str, Any]:
-        """Ends the process and makes the row of the architecture that it was lost with."""
+    def _lost(
+        self, task: Task, row: dict[str, Any], started: float, outcome: str, why: str
+    ) -> dict[str, Any]:
+        """Ends the process. Its architecture keeps what was answered by then; the column it was
+        lost in is answered with no."""
         code = self._process.poll() if self._process is not None else None
         self.close()
         if outcome == "crashed" and code is not None and code < 0:
             why = f"{signal.Signals(-code).name}: {why}"
         source, name, family = task
+        column = row.get("at", "loads")
         return {
             "source": source,
             "name": name,
             "family": family,
+            **row,
+            column: False,
             "outcome": outcome,
-            "errors": {"process": f"{outcome}: {why}"[:600]},
+            "errors": {**row.get("errors", {}), column: f"{outcome}: {why}"[:600]},
             "seconds": time.monotonic() - started,
         }
 
@@ -118,6 +138,20 @@ class Probe:
         if self._errors is not None:
             self._errors.close()
         self._process = None
+
+
+def _processor_seconds(session: int) -> float:
+    """What the processes of a session have used, children that ended included; 0 where the system
+    does not tell (then the limit on the clock remains)."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except (OSError, IndexError):  # ended since
+            continue
+        if int(fields[3]) == session:
+            ticks += sum(map(int, fields[11:15]))  # user, system, and both of ended children
+    return ticks / os.sysconf("SC_CLK_TCK") if ticks else 0.0
 
 
 def run(

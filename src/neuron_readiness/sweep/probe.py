@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -28,8 +29,15 @@ COLUMNS: dict[str, str | None] = {
 }
 
 
-def probe(source: str, name: str, family: str, adapter: Adapter) -> dict[str, Any]:
-    """A row: True, False, or None where a column does not apply or was not reached."""
+def probe(
+    source: str,
+    name: str,
+    family: str,
+    adapter: Adapter,
+    tell: Callable[[dict[str, Any]], None] = lambda row: None,
+) -> dict[str, Any]:
+    """A row: True, False, or None where a column does not apply or was not reached. ``tell`` gets
+    the row so far whenever a column begins, with its name as ``at``."""
     row: dict[str, Any] = {
         "source": source,
         "name": name,
@@ -37,10 +45,12 @@ def probe(source: str, name: str, family: str, adapter: Adapter) -> dict[str, An
         **dict.fromkeys([*COLUMNS, "trainable"], None),
         "host_operators": [],
         "graph_breaks": None,
+        "break_reasons": [],
         "worst_in_tolerances": None,
         "errors": {},
     }
     started = time.perf_counter()
+    tell({**row, "at": "loads"})
     try:
         built = load(source).build(name)
     except Exception as error:
@@ -53,17 +63,19 @@ def probe(source: str, name: str, family: str, adapter: Adapter) -> dict[str, An
         "reduction": built.reduction,
         "parameters": built.parameters,
     }
-    _examine(row, built, adapter)
+    _examine(row, built, adapter, tell)
     return {**row, "seconds": time.perf_counter() - started}
 
 
-def _examine(row: dict[str, Any], built: Built, adapter: Adapter) -> None:
+def _examine(
+    row: dict[str, Any], built: Built, adapter: Adapter, tell: Callable[[dict[str, Any]], None]
+) -> None:
     expected = _forward(built.model, built.kwargs)
     gradients = _gradients(built.model, built.kwargs)
     row["trainable"] = gradients is not None
     adapter.clear_tracking()
     model = None
-    with _Column(row, "forward"):
+    with _Column(row, "forward", tell):
         model = copy.deepcopy(built.model).to(adapter.device)
         kwargs = trees.move(built.kwargs, adapter.device)
         actual = trees.move(_forward(model, kwargs), "cpu")
@@ -74,7 +86,7 @@ def _examine(row: dict[str, Any], built: Built, adapter: Adapter) -> None:
         row["worst_in_tolerances"] = max((d.worst for d in differences), default=0.0)
         _explain(row, "agrees", differences)
     if model is not None and gradients is not None:
-        with _Column(row, "backward"):
+        with _Column(row, "backward", tell):
             found = _gradients(model, kwargs)
             row["backward"] = found is not None
         if row["backward"] and found is not None:
@@ -85,21 +97,28 @@ def _examine(row: dict[str, Any], built: Built, adapter: Adapter) -> None:
         if row["forward"]:
             row["on_device"] = not hosts
     if model is not None and adapter.compile_backend is not None:
-        _compiled(row, model, kwargs, expected, built, adapter)
+        _compiled(row, model, kwargs, expected, built, adapter, tell)
 
 
 def _compiled(
-    row: dict[str, Any], model: Any, kwargs: Any, expected: Any, built: Built, adapter: Adapter
+    row: dict[str, Any],
+    model: Any,
+    kwargs: Any,
+    expected: Any,
+    built: Built,
+    adapter: Adapter,
+    tell: Callable[[dict[str, Any]], None],
 ) -> None:
     torch._dynamo.reset()
     counters = torch._dynamo.utils.counters
     counters.clear()
     actual = None
-    with _Column(row, "compiles"):
+    with _Column(row, "compiles", tell):
         compiled = torch.compile(model, backend=adapter.compile_backend)
         actual = trees.move(_forward(compiled, kwargs), "cpu")
         row["compiles"] = True
     row["graph_breaks"] = sum(counters["graph_break"].values())
+    row["break_reasons"] = sorted({r.strip().split("\n")[0] for r in counters["graph_break"]})
     torch._dynamo.reset()
     if actual is not None:
         differences = compare_all(actual, expected, _tolerance(built.model))
@@ -110,10 +129,13 @@ def _compiled(
 class _Column:
     """An exception inside makes the column False and is kept as its error."""
 
-    def __init__(self, row: dict[str, Any], name: str) -> None:
-        self._row, self._name = row, name
+    def __init__(
+        self, row: dict[str, Any], name: str, tell: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self._row, self._name, self._tell = row, name, tell
 
     def __enter__(self) -> None:
+        self._tell({**self._row, "at": self._name})
         self._row[self._name] = False
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:

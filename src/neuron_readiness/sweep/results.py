@@ -97,6 +97,7 @@ def first_to_fix(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     models: dict[tuple[str, str], list[str]] = defaultdict(list)
     for row in rows:
         causes = {("runs on the host", name) for name in row.get("host_operators") or []}
+        causes |= {("graph break", _kind(text)) for text in row.get("break_reasons") or []}
         for column, text in (row.get("errors") or {}).items():
             if column != "loads":  # the architecture's or the recipe's, not the device's
                 causes.add((f"{column} fails", _kind(text)))

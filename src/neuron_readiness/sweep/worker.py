@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import warnings
+from typing import Any
 
 from neuron_readiness.adapters import adapter_for
 from neuron_readiness.evidence import jsonable
@@ -13,12 +14,16 @@ from neuron_readiness.run import guard
 
 
 def main(argv: list[str]) -> int:
-    """``argv``: device, file descriptor for the answers. One JSON line in, one JSON line out."""
+    """``argv``: device, file descriptor for the answers. One JSON line in; out, the row so far whenever a
+    column begins (``at``), and at last the whole row with ``outcome``."""
     device, fd = argv[0], int(argv[1])
     guard.install(allow_network=False)
     warnings.simplefilter("ignore")
     from neuron_readiness.sweep.probe import probe
     from neuron_readiness.sweep.sources import load, torchvision_shim
+
+    def tell(row: dict[str, Any]) -> None:
+        os.write(fd, (json.dumps(jsonable(row)) + "\n").encode())
 
     torchvision_shim.install()
     adapter = adapter_for(device)
@@ -29,8 +34,8 @@ def main(argv: list[str]) -> int:
             row = {"source": source, "name": name, "family": family, "loads": False}
             row["errors"] = {"loads": why}
         else:
-            row = probe(source, name, family, adapter)
-        os.write(fd, (json.dumps(jsonable(row)) + "\n").encode())
+            row = probe(source, name, family, adapter, tell)
+        tell({**row, "outcome": "done"})
     return 0
 
 

@@ -15,6 +15,10 @@ WORKER = """
 import json, os, sys
 for line in sys.stdin:
     source, name, family = json.loads(line)
+    row = {"source": source, "name": name, "family": family, "pid": os.getpid()}
+    part = {**row, "loads": True, "forward": True, "compiles": None, "at": "compiles"}
+    if name == "hangs":
+        os.write(int(sys.argv[1]), (json.dumps(part) + "\\n").encode())
     if name == "dies":
         os.abort()
     if name == "leaves":
@@ -22,7 +26,9 @@ for line in sys.stdin:
         sys.exit(3)
     while name == "hangs":
         pass
-    row = {"source": source, "name": name, "family": family, "pid": os.getpid()}
+    while name == "waits":
+        sys.stdin.readline()
+    row["outcome"] = "done"
     os.write(int(sys.argv[1]), (json.dumps(row) + "\\n").encode())
 """
 
@@ -45,18 +51,22 @@ def test_a_worker_serves_many_and_is_replaced_when_it_fails() -> None:
     finally:
         probe.close()
     assert first["outcome"] == "done" and first["pid"] == second["pid"]
-    assert dead["outcome"] == "crashed" and "SIGABRT" in dead["errors"]["process"]
-    assert "what went wrong" in left["errors"]["process"]
+    assert dead["outcome"] == "crashed" and "SIGABRT" in dead["errors"]["loads"]
+    assert "what went wrong" in left["errors"]["loads"]
     assert third["outcome"] == "done" and third["pid"] != first["pid"]
 
 
-def test_a_worker_that_hangs_is_ended() -> None:
-    probe = Scripted("cpu", 0.5, {})
+@pytest.mark.parametrize("way", ["hangs", "waits"])  # with processor time, and without
+def test_a_worker_that_hangs_is_ended(way: str) -> None:
+    probe = Scripted("cpu", 0.3, {})
     try:
-        lost = probe.row(tasks("hangs")[0])
+        lost = probe.row(tasks(way)[0])
     finally:
         probe.close()
-    assert lost["outcome"] == "timed out" and lost["name"] == "hangs"
+    assert lost["outcome"] == "timed out" and lost["name"] == way
+    if way == "hangs":  # what it had answered is kept; the column it hung in is answered with no
+        assert lost["forward"] is True and lost["compiles"] is False
+        assert "s of processor time" in lost["errors"]["compiles"]
 
 
 def test_every_task_gets_a_row_from_several_workers(monkeypatch: pytest.MonkeyPatch) -> None:
