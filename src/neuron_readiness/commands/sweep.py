@@ -22,7 +22,9 @@ def add(commands: Any) -> None:
     p.add_argument("--sample", type=int, metavar="N", help="a stratified sample instead of all")
     p.add_argument("--name", action="append", default=[], help="only this architecture")
     p.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2))
-    p.add_argument("--timeout", type=float, default=60.0, metavar="SECONDS", help="for each")
+    p.add_argument(
+        "--timeout", type=float, default=60.0, metavar="SECONDS", help="of processor time, each"
+    )
     p.add_argument("--downloads", type=Path, help="JSON of architecture: downloads, as weights")
     p.add_argument(
         "--retry", action="store_true", help="again what timed out, crashed or did not load"

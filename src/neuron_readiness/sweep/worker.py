@@ -14,7 +14,7 @@ from neuron_readiness.run import guard
 
 
 def main(argv: list[str]) -> int:
-    """``argv``: device, file descriptor for the answers. One JSON line in; out, the row so far whenever a
+    """``argv``: device, file descriptor for the answers. A JSON line in; out, the row so far when a
     column begins (``at``), and at last the whole row with ``outcome``."""
     device, fd = argv[0], int(argv[1])
     guard.install(allow_network=False)
