@@ -82,6 +82,32 @@ def _by_patches(
     return jnp.moveaxis(out.reshape(w.shape[0], *positions, batch), -1, 0)
 
 
+def _is_pointwise(w: Any, padding: tuple[tuple[int, int], ...]) -> bool:
+    """Whether every output position sees one input position."""
+    return math.prod(w.shape[2:]) == 1 and all(p == (0, 0) for p in padding)
+
+
+def _strided(x: Any, stride: tuple[int, ...]) -> Any:
+    """Every ``stride``-th position."""
+    return lax.slice(x, (0,) * x.ndim, x.shape, (1, 1, *stride))
+
+
+def _pointwise(x: Any, w: Any, stride: tuple[int, ...]) -> Any:
+    """A convolution with a kernel of one element is a matrix product.
+
+    XLA's CPU code transposes both operands first: 2 to 3 times the time, its gradient for the
+    weight 3 to 5 times.
+    """
+    x = _strided(x, stride)
+    out = lax.dot_general(
+        w.reshape(w.shape[:2]),
+        x.reshape(*x.shape[:2], -1),
+        (((1,), (1,)), ((), ())),
+        preferred_element_type=np_dtype(op_math(dtype_name(x))),
+    )
+    return jnp.swapaxes(out, 0, 1).reshape(x.shape[0], w.shape[0], *x.shape[2:])
+
+
 def _plain(
     x: Any,
     w: Any,
@@ -92,10 +118,11 @@ def _plain(
     input_dilation: tuple[int, ...] | None = None,
 ) -> Any:
     dtype = op_math(dtype_name(x))
-    if input_dilation is None and groups == 1 and _weight_dominates(
-        x, w, stride, padding, dilation
-    ):  # fmt: skip
-        return _by_patches(x, w, stride, padding, dilation)
+    if input_dilation is None and groups == 1:
+        if _weight_dominates(x, w, stride, padding, dilation):
+            return _by_patches(x, w, stride, padding, dilation)
+        if _is_pointwise(w, padding):
+            return _pointwise(x, w, stride)
     return lax.conv_general_dilated(
         x,
         w,
@@ -175,6 +202,101 @@ def convolution(
     return result
 
 
+def _weight_gradient(
+    g: Any,
+    x: Any,
+    w: Any,
+    stride: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> Any:
+    """Gradient of ``_plain``'s weight for the gradient ``g`` of its result."""
+    if groups == 1 and _is_pointwise(w, padding):
+        return _product_of_positions(g, _strided(x, stride)).reshape(w.shape)
+    few = w.shape[0] <= min(16, w.shape[1])
+    if groups == 1 and few and all(s == 1 for s in stride):
+        return _weight_gradient_of_few(g, x, w, padding, dilation)
+
+    def forward(a: Any) -> Any:
+        return _plain(x, a, stride, padding, dilation, groups)
+
+    (grad,) = jax.linear_transpose(forward, w)(g)
+    return grad
+
+
+def _product_of_positions(a: Any, b: Any) -> Any:
+    """(A, B): products of channels, summed over batch and positions.
+
+    Where there are many positions, each batch element by itself, so that nothing is transposed.
+    """
+    a, b = (v.reshape(*v.shape[:2], -1) for v in (a, b))
+    if a.shape[2] < 128:
+        return lax.dot_general(a, b, (((0, 2), (0, 2)), ((), ())))
+    return jnp.sum(lax.dot_general(a, b, (((2,), (2,)), ((0,), (0,)))), axis=0)
+
+
+def _weight_gradient_of_few(
+    g: Any, x: Any, w: Any, padding: tuple[tuple[int, int], ...], dilation: tuple[int, ...]
+) -> Any:
+    """``_weight_gradient`` for few output channels and stride 1: one product of shifted gradients.
+
+    The gradient is shifted, once an element of the kernel, and the input stays as it lies. XLA's
+    CPU code makes patches of the input, which is the larger one: 64 to 3 channels over 64 by 64
+    took 6.6 ms against 0.8, PyTorch 1.6 (one thread).
+    """
+    zero = jnp.zeros((), g.dtype)
+    shifted = []
+    for offset in itertools.product(*map(range, w.shape[2:])):
+        edges = []
+        for o, d, (low, _), size, n in zip(
+            offset, dilation, padding, x.shape[2:], g.shape[2:], strict=True
+        ):
+            start = o * d - low
+            edges.append((start, size - n - start, 0))
+        shifted.append(lax.pad(g, zero, ((0, 0, 0), (0, 0, 0), *edges)))
+    grad = _product_of_positions(jnp.concatenate(shifted, axis=1), x)
+    grad = grad.reshape(*w.shape[2:], w.shape[0], w.shape[1])
+    return jnp.moveaxis(grad, (-2, -1), (0, 1))
+
+
+def _gradients(
+    g: Any,
+    x: Any,
+    w: Any,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    transposed: bool,
+    output_padding: tuple[int, ...],
+    groups: int,
+    output_mask: tuple[bool, ...],
+) -> tuple[Any, Any]:
+    """Gradients of input and weight. A transposed convolution is a plain one the other way round.
+
+    Its own transposes, as JAX writes them, convolve dilated arrays, zeros and all: 14 ms against
+    0.6 for 64 to 32 channels, 4 by 4 over 16 by 16.
+    """
+    grad_input = grad_weight = None
+    if transposed:
+        pads = tuple((p, p - o) for p, o in zip(padding, output_padding, strict=True))
+        if output_mask[0]:
+            grad_input = _plain(g, w, stride, pads, dilation, groups)
+        if output_mask[1]:
+            grad_weight = _weight_gradient(x, g, w, stride, pads, dilation, groups)
+        return grad_input, grad_weight
+    pads = tuple((p, p) for p in padding)
+    if output_mask[0]:
+
+        def forward(a: Any) -> Any:
+            return _plain(a, w, stride, pads, dilation, groups)
+
+        (grad_input,) = jax.linear_transpose(forward, x)(g)
+    if output_mask[1]:
+        grad_weight = _weight_gradient(g, x, w, stride, pads, dilation, groups)
+    return grad_input, grad_weight
+
+
 def _backward(
     grad_output: Any,
     input: Any,
@@ -189,29 +311,23 @@ def _backward(
 ) -> tuple[Any, Any, Any]:
     """Gradients of input, weight and bias; None where the mask is off.
 
-    The transposes are JAX's own. Operands are widened first, so that products of reduced floats
-    are exact and sums are in float32.
+    Operands are widened first, so that products of reduced floats are exact and sums are in
+    float32.
     """
     dtype = op_math(dtype_name(grad_output))
     g, x, w = (cast(a, dtype) for a in (grad_output, input, weight))
-
-    def forward(x: Any, w: Any) -> Any:
-        return _forward(x, w, stride, padding, dilation, transposed, output_padding, groups)
-
-    grad_input = grad_weight = grad_bias = None
-    empty = 0 in (g.size, x.size, w.size)
-    if output_mask[0]:
-        if empty:
-            grad_input = jnp.zeros_like(x)
-        else:
-            (grad_input,) = jax.linear_transpose(lambda a: forward(a, w), x)(g)
-    if output_mask[1]:
-        if empty:
-            grad_weight = jnp.zeros_like(w)
-        else:
-            (grad_weight,) = jax.linear_transpose(lambda a: forward(x, a), w)(g)
-    if output_mask[2]:
-        grad_bias = jnp.sum(g, axis=(0, *range(2, g.ndim)))
+    n = w.ndim - 2
+    if 0 in (g.size, x.size, w.size):
+        grad_input, grad_weight = (
+            jnp.zeros_like(a) if wanted else None
+            for a, wanted in zip((x, w), output_mask, strict=False)
+        )
+    else:
+        grad_input, grad_weight = _gradients(
+            g, x, w, *(_expand(a, n) for a in (stride, padding, dilation)), transposed,
+            _expand(output_padding, n), groups, output_mask,
+        )  # fmt: skip
+    grad_bias = jnp.sum(g, axis=(0, *range(2, g.ndim))) if output_mask[2] else None
     return grad_input, grad_weight, grad_bias
 
 
