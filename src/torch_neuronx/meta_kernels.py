@@ -5,7 +5,7 @@ Registered beside PyTorch's own, so that eager planning, fake tensors and torch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -178,7 +178,55 @@ def scaled_grouped_mm_v2(
     return cast(torch.Tensor, result)
 
 
-_KERNELS = {
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def _is_channels_last(x: torch.Tensor) -> bool:
+    layout = _CHANNELS_LAST.get(x.dim())
+    return layout is not None and not x.is_contiguous() and x.is_contiguous(memory_format=layout)
+
+
+def _in_layout(result: torch.Tensor, channels_last: bool) -> torch.Tensor:
+    return result.to(memory_format=_CHANNELS_LAST[result.dim()]) if channels_last else result
+
+
+def convolution(x: torch.Tensor, weight: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Result of aten::convolution, channels last where the input or the weight is, as on CPU and
+    CUDA. PyTorch's own meta kernel leaves it contiguous, since it does not know the device."""
+    result = torch.ops.aten.convolution.default(x, weight, *rest)
+    return _in_layout(result, _is_channels_last(x) or _is_channels_last(weight))
+
+
+def _following(table: str, name: str, argument: int = 0) -> Callable[..., Any]:
+    """PyTorch's shapes of an operator whose result is channels last where an argument is."""
+
+    def kernel(*arguments: Any) -> torch.Tensor:
+        from torch._decomp import global_decomposition_table
+
+        overload = getattr(torch.ops.aten, name).default
+        shapes: Any = global_decomposition_table[table][overload]  # type: ignore[index]
+        return _in_layout(shapes(*arguments), _is_channels_last(arguments[argument]))
+
+    return kernel
+
+
+def linalg_eig(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Complex eigenvalues (*, n), and vectors (*, n, n) column by column as LAPACK leaves them."""
+    from torch._decomp import global_decomposition_table
+
+    shapes: Any = global_decomposition_table["meta"][torch.ops.aten.linalg_eig.default]
+    values, vectors = shapes(x)
+    return values, torch.empty_like(vectors, memory_format=torch.contiguous_format).mT
+
+
+_KERNELS: dict[str, Callable[..., Any]] = {
+    "linalg_eig": linalg_eig,
+    "max_unpool2d": _following("post_autograd", "max_unpool2d"),
+    "reflection_pad2d": _following("meta", "reflection_pad2d"),
+    "reflection_pad2d_backward": _following("meta", "reflection_pad2d_backward", 1),
+    "replication_pad2d": _following("meta", "replication_pad2d"),
+    "replication_pad2d_backward": _following("meta", "replication_pad2d_backward", 1),
+    "roll": _following("post_autograd", "roll"),
     # Without one, fake tensors run the operator itself, which draws.
     "_sample_dirichlet": like_first,
     "binomial": like_first,

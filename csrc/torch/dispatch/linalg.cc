@@ -139,6 +139,11 @@ at::Tensor& neuron_cholesky_out(const at::Tensor& matrix, bool upper, at::Tensor
   return out;
 }
 
+at::Tensor& neuron_eigvals_out(const at::Tensor& matrix, at::Tensor& out) {
+  into(out, at::_linalg_eigvals(matrix));
+  return out;
+}
+
 struct LeastSquares {
   at::Tensor solution, residuals, rank, singular_values;
 };
@@ -260,6 +265,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("_linalg_solve_ex.result", TORCH_FN(neuron_solve_out));
   m.impl("cholesky", TORCH_FN(neuron_cholesky));
   m.impl("cholesky.out", TORCH_FN(neuron_cholesky_out));
+  m.impl("linalg_eigvals.out", TORCH_FN(neuron_eigvals_out));
 }
 
 }  // namespace

@@ -62,11 +62,13 @@ def context_fingerprint(
 def sources_hash(package: str = _PACKAGE) -> str:
     """Hash of every Python source that decides what is kept under a key that needs no lowering."""
     digest = hashlib.sha256()
+    paths = [os.path.join(package, "meta_kernels.py")]
     for part in ("compiler", "dynamo", "eager", "lowering"):
-        for path in sorted(_python_files(os.path.join(package, part))):
-            with open(path, "rb") as file:
-                content = hashlib.sha256(file.read()).digest()
-            digest.update(os.path.relpath(path, package).encode() + b"\0" + content)
+        paths += sorted(_python_files(os.path.join(package, part)))
+    for path in paths:
+        with open(path, "rb") as file:
+            content = hashlib.sha256(file.read()).digest()
+        digest.update(os.path.relpath(path, package).encode() + b"\0" + content)
     return digest.hexdigest()
 
 

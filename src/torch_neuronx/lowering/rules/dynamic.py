@@ -24,8 +24,11 @@ def nonzero_static(self: Any, size: int, fill_value: int = -1) -> Any:
 
 
 @lowers("aten::repeat_interleave.Tensor", exact=True)
-def repeat_interleave(repeats: Any, output_size: int, *, out: Any, checks: Checks) -> Any:
-    """Position i of ``repeats`` repeated repeats[i] times; ``output_size`` is their sum."""
+def repeat_interleave(
+    repeats: Any, output_size: int | None = None, *, out: Any, checks: Checks
+) -> Any:
+    """Position i of ``repeats`` repeated repeats[i] times; ``out`` has their sum's length."""
+    output_size = out.shape[0]
     counts = repeats.astype(np.int64)
     checks.require(counts >= 0, counts, "RuntimeError", "repeats can not be negative")
     ends = jnp.cumsum(counts)
