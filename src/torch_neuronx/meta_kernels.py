@@ -182,6 +182,8 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
 def _is_channels_last(x: torch.Tensor) -> bool:
+    """A tensor whose elements lie in both orders, such as a weight of one by one, is contiguous:
+    plans do not tell apart the strides of dimensions of size one."""
     layout = _CHANNELS_LAST.get(x.dim())
     return layout is not None and not x.is_contiguous() and x.is_contiguous(memory_format=layout)
 

@@ -89,6 +89,7 @@ def test_editing_a_lowering_source_changes_the_hash(tmp_path: pathlib.Path) -> N
     ignore = shutil.ignore_patterns("__pycache__")
     for part in ("compiler", "dynamo", "eager", "lowering"):
         shutil.copytree(PACKAGE / part, copy / part, ignore=ignore)
+    shutil.copy(PACKAGE / "meta_kernels.py", copy)
     before = sources_hash(str(copy))
     assert before == sources_hash(str(PACKAGE))
     seen = {before}
@@ -101,7 +102,9 @@ def test_editing_a_lowering_source_changes_the_hash(tmp_path: pathlib.Path) -> N
     seen.add(sources_hash(str(copy)))
     (copy / "compiler" / "options.py").write_text("# empty\n")
     seen.add(sources_hash(str(copy)))
-    assert len(seen) == 5
+    (copy / "meta_kernels.py").write_text("# other strides\n")
+    seen.add(sources_hash(str(copy)))
+    assert len(seen) == 6
     (copy / "lowering" / "notes.txt").write_text("not a source")
     (copy / "lowering" / "__pycache__").mkdir(exist_ok=True)
     (copy / "lowering" / "__pycache__" / "x.py").write_text("")

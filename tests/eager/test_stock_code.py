@@ -66,6 +66,9 @@ TRANSFORMS: dict[str, Callable[[Tensor], Any]] = {
     "grad_and_value": torch.func.grad_and_value(g),
     "vjp": lambda x: torch.func.vjp(f, x)[1](x[0]),
     "jvp": lambda x: torch.func.jvp(f, (x,), (T.to(x.device),)),
+    "jvp of in-place forms": lambda x: torch.func.jvp(
+        lambda x: torch.quantile(x, 0.3).add_(1), (x,), (T.to(x.device),)
+    ),
     "linearize": lambda x: torch.func.linearize(f, x)[1](T.to(x.device)),
     "jacrev": torch.func.jacrev(f),
     "jacfwd": torch.func.jacfwd(f),

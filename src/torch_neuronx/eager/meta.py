@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from typing import Any
 
@@ -12,6 +13,16 @@ from torch_neuronx.eager import schemas
 
 # An error is worth no more memory than this to word it as CPU does.
 _MAX_PROBE_BYTES = 64 << 20
+
+
+def apart_from_forward_mode() -> contextlib.AbstractContextManager[Any]:
+    """Where meta tensors are made and used while a level of forward-mode AD may be open.
+
+    PyTorch writes the text of a tensor when it chooses among overloads, and below autograd that
+    text asks for a tangent, which only inference tensors do not have.
+    """
+    level = torch.autograd.forward_ad._current_level  # type: ignore[attr-defined]
+    return torch.inference_mode() if level >= 0 else contextlib.nullcontext()
 
 
 def to_meta(value: Any, seen: dict[int, torch.Tensor]) -> Any:

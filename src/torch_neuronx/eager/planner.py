@@ -32,13 +32,14 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
         return known.plan
     schema = schemas.schema(name)
     values = _dtype_of_out(row, schema, values)
-    seen: dict[int, torch.Tensor] = {}
-    metas = meta.to_meta(values, seen)
-    resizes = _check(row, schema, values, metas)
-    if resizes:
-        refusals.check_resizes(row, schema, metas, [i for i, _ in resizes])
-        return _C.make_plan(None, [], [], resizes, 0, False, False)
-    program, shape = _write(row, schema, call, values, metas)
+    with meta.apart_from_forward_mode():
+        seen: dict[int, torch.Tensor] = {}
+        metas = meta.to_meta(values, seen)
+        resizes = _check(row, schema, values, metas)
+        if resizes:
+            refusals.check_resizes(row, schema, metas, [i for i, _ in resizes])
+            return _C.make_plan(None, [], [], resizes, 0, False, False)
+        program, shape = _write(row, schema, call, values, metas)
     _warn_float64(name, shape)
     return planning.compile(name, key, program, shape).plan
 
