@@ -55,6 +55,7 @@ class Shape:
     writes: list[int]
     uses_rng: bool = False
     warn_float64: bool = False
+    warn_e4m3: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

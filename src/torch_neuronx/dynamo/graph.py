@@ -279,6 +279,7 @@ class _Translator:
             tuple(self.writes),
             uses_rng=self.uses_rng,
             exact_float64=target.exact_float64(),
+            e4m3_max=target.current().e4m3_max,
         )
         writes = list(dict.fromkeys(w.param for w in self.writes))
         return program, planning.Shape(results.planned, results.returns, writes, self.uses_rng)

@@ -19,7 +19,7 @@ from torch_neuronx.eager import meta, refusals, schemas
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.neuron import target
 
-_warned_float64 = False
+_warned: set[str] = set()  # policies
 
 
 def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
@@ -28,7 +28,7 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
     key = b"op\0" + name.encode() + b"\0" + call["words"]
     known = planning.from_disk(name, key)
     if known is not None:
-        _warn_float64(name, known.shape)
+        _warn(name, known.shape)
         return known.plan
     schema = schemas.schema(name)
     values = _dtype_of_out(row, schema, values)
@@ -40,7 +40,7 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
             refusals.check_resizes(row, schema, metas, [i for i, _ in resizes])
             return _C.make_plan(None, [], [], resizes, 0, False, False)
         program, shape = _write(row, schema, call, values, metas)
-    _warn_float64(name, shape)
+    _warn(name, shape)
     return planning.compile(name, key, program, shape).plan
 
 
@@ -180,6 +180,7 @@ def _write(
         writes,
         uses_rng=row.uses_rng,
         exact_float64=target.exact_float64(),
+        e4m3_max=target.current().e4m3_max,
     )
     shape = planning.Shape(
         planned,
@@ -191,6 +192,9 @@ def _write(
         and any(
             p.dtype in ("float64", "complex128") and math.prod(p.shape) > 1 for p in writer.params
         ),
+        target.current().e4m3_max < 448
+        and any(spec.dtype == "float8_e4m3fn" for spec in specs)
+        and any(p.dtype != "float8_e4m3fn" and math.prod(p.shape) > 1 for p in writer.params),
     )
     return program, shape
 
@@ -329,18 +333,28 @@ def _factory_option(argument: schemas.Argument, schema: schemas.Schema, metas: l
     return {"ScalarType": out.dtype, "Device": torch.device("meta")}.get(argument.kind)
 
 
-def _warn_float64(name: str, shape: planning.Shape) -> None:
-    global _warned_float64
-    if not shape.warn_float64 or _warned_float64:
-        return
-    _warned_float64 = True
-    warnings.warn(
-        f"float64 arithmetic on target {config.get('TORCH_NEURONX_TARGET')} is done in float32 "
-        f"(first: {name}); storage, copies and comparisons stay float64. "
-        "TORCH_NEURONX_FLOAT64=exact computes in float64. This is said once.",
-        UserWarning,
-        stacklevel=2,
-    )
+def _warn(name: str, shape: planning.Shape) -> None:
+    """Say once of each policy of decision D6 that a number may not be CPU's."""
+    where = f"on target {config.get('TORCH_NEURONX_TARGET')}"
+    if shape.warn_float64:
+        _warn_once(
+            f"float64 arithmetic {where} is done in float32 "
+            f"(first: {name}); storage, copies and comparisons stay float64. "
+            "TORCH_NEURONX_FLOAT64=exact computes in float64. This is said once."
+        )
+    if shape.warn_e4m3:
+        _warn_once(
+            f"conversions to float8_e4m3fn {where} saturate at {target.current().e4m3_max}, the "
+            f"largest value of its e4m3, not at 448 (first: {name}); copies keep every value. "
+            "Scale to that range, or choose TORCH_NEURONX_TARGET=trn3 or host. This is said once."
+        )
+
+
+def _warn_once(text: str) -> None:
+    policy = text.split(" on target")[0]
+    if policy not in _warned:
+        _warned.add(policy)
+        warnings.warn(text, UserWarning, stacklevel=3)
 
 
 planning.register_default(plan)

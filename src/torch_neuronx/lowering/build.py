@@ -14,7 +14,7 @@ from jaxlib.mlir.dialects import stablehlo
 from torch_neuronx.lowering import control, table, traffic, views
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.lowering.checks import Check, Checks
-from torch_neuronx.lowering.dtypes import cast, dtype_name, np_dtype
+from torch_neuronx.lowering.dtypes import cast, dtype_name, e4m3_limit, np_dtype
 from torch_neuronx.lowering.errors import LoweringError, NoRuleError
 from torch_neuronx.lowering.philox import Stream
 
@@ -149,7 +149,14 @@ class _Evaluator:
             checked.append(x)
         return tuple(checked)
 
-    def finish(self) -> list[Any]:
+    def results(self) -> list[Any]:
+        """Runs the nodes: outputs, writes, error word."""
+        with e4m3_limit(self.program.e4m3_max):
+            for node in self.program.nodes:
+                self.run(node)
+            return self._finish()
+
+    def _finish(self) -> list[Any]:
         results = []
         for output in self.program.outputs:
             x = self.resolve(output.value)
@@ -215,10 +222,7 @@ def _flatten(x: Any) -> list[Any]:
 
 def evaluate(program: ir.Program, *params: Any) -> list[Any]:
     """Run a program on arrays: outputs, writes, error word. Used by tests and under tracing."""
-    evaluator = _Evaluator(program, params)
-    for node in program.nodes:
-        evaluator.run(node)
-    return evaluator.finish()
+    return _Evaluator(program, params).results()
 
 
 def written_params(program: ir.Program) -> tuple[int, ...]:
@@ -240,9 +244,7 @@ def lower(program: ir.Program, *, platform: str, version: str) -> Lowered:
     def function(*params: Any) -> list[Any]:
         evaluator = _Evaluator(program, params)
         evaluators.append(evaluator)
-        for node in program.nodes:
-            evaluator.run(node)
-        return evaluator.finish()
+        return evaluator.results()
 
     weak = {a.param for n in program.nodes for a in _numbers(n.args) if a.weak}
     with jax.enable_x64(True):

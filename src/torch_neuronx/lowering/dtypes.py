@@ -6,6 +6,9 @@ with ``promote`` or ``cast`` first.
 
 from __future__ import annotations
 
+import contextlib
+import contextvars
+from collections.abc import Iterator
 from typing import Any
 
 import jax.numpy as jnp
@@ -93,6 +96,19 @@ def alone(x: Any) -> Any:
     return lax.optimization_barrier(x)
 
 
+_e4m3_max = contextvars.ContextVar("e4m3_max", default=448)
+
+
+@contextlib.contextmanager
+def e4m3_limit(largest: int) -> Iterator[None]:
+    """Where conversions to float8_e4m3fn saturate: 448, or less on a target with a narrower one."""
+    token = _e4m3_max.set(largest)
+    try:
+        yield
+    finally:
+        _e4m3_max.reset(token)
+
+
 def _into_range(x: Any, name: str) -> Any:
     """``x`` as PyTorch's fp8 conversions see it: e4m3fn saturates, infinities too, and e8m0fnu
     has no sign. The other formats overflow as IEEE does."""
@@ -102,7 +118,7 @@ def _into_range(x: Any, name: str) -> Any:
         x = x.astype(np.float32)  # another fp8 format has no sign operations of its own
     if name == "float8_e8m0fnu":
         return jnp.abs(x)
-    limit = jnp.asarray(448, x.dtype)
+    limit = jnp.asarray(_e4m3_max.get(), x.dtype)
     return jnp.where(jnp.abs(x) > limit, jnp.copysign(limit, x), x)
 
 

@@ -168,7 +168,8 @@ class Program:
     """Parameters, nodes, fresh outputs and writes.
 
     ``uses_rng``: the first two parameters after ``params`` are the Philox seed and offset
-    (0-d uint64). ``exact_float64``: compute float64 as float64 (decision D6).
+    (0-d uint64). ``exact_float64``: compute float64 as float64. ``e4m3_max``: the largest value
+    that a conversion to float8_e4m3fn gives (both decision D6).
     """
 
     params: tuple[Array, ...]
@@ -177,6 +178,7 @@ class Program:
     writes: tuple[Write, ...] = ()
     uses_rng: bool = False
     exact_float64: bool = False
+    e4m3_max: int = 448
 
     def to_json(self) -> str:
         """Canonical text: equal programs give equal text."""

@@ -1,5 +1,8 @@
 """Target profiles: what the device that is modelled looks like (decision D7).
 
+``e4m3_max``: the largest finite value of its float8_e4m3fn. Trainium2's e4m3 is the format with
+infinities, whose largest is 240; both formats have the same bits up to there.
+
 Figures are of one logical core. A profile is a model: reports name it as one.
 """
 
@@ -20,12 +23,13 @@ class Target:
     description: str
     hbm_bytes: int
     exact_float64: bool
+    e4m3_max: int
 
 
 TARGETS = {
-    "trn2": Target("trn2", "model of a Trainium2 logical core", 24 * GIB, False),
-    "trn3": Target("trn3", "model of a Trainium3 logical core", 36 * GIB, False),
-    "host": Target("host", "this machine, float64 exact", 24 * GIB, True),
+    "trn2": Target("trn2", "model of a Trainium2 logical core", 24 * GIB, False, 240),
+    "trn3": Target("trn3", "model of a Trainium3 logical core", 36 * GIB, False, 448),
+    "host": Target("host", "this machine, float64 exact", 24 * GIB, True, 448),
 }
 
 
