@@ -25,6 +25,7 @@ PATH = Path(__file__).resolve().parent.parent / "src/torch_neuronx/compiler/over
 
 # Functional forms that are not found by dropping the underscore.
 RENAMED = {
+    "aten::conj_physical_": "aten::_conj_physical",
     "aten::floor_divide_.Tensor": "aten::floor_divide",
     "aten::normal_": "aten::normal_functional",
     "aten::pow_.Scalar": "aten::pow.Tensor_Scalar",
@@ -46,7 +47,8 @@ RENAMED_OUT = {
     "aten::range.out": "aten::range.step",
 }
 FACTORY_OPTIONS = {"dtype", "layout", "device", "pin_memory"}
-# Kernels of ours in C++: they call the rule themselves or need none.
+# Kernels of ours in C++: they call the rule themselves or need none. And as_strided's copies, which
+# PyTorch composes of the view itself: a rule sees no storage, whose offset they count from.
 OWN = {
     "aten::_embedding_bag_backward",
     "aten::_fused_moving_avg_obs_fq_helper.out",
@@ -55,6 +57,10 @@ OWN = {
     "aten::_to_copy",
     "aten::_unsafe_view",  # PyTorch's own is a view, which kron's out= form writes through
     "aten::arange.out",  # PyTorch's own calls arange.start_out
+    "aten::as_strided_copy",
+    "aten::as_strided_copy.out",
+    "aten::as_strided_scatter",
+    "aten::as_strided_scatter.out",
     "aten::copy",
     "aten::copy.out",
     "aten::equal",

@@ -26,7 +26,7 @@ from torch.testing._internal.common_utils import noncontiguous_like
 from torch.utils import _pytree as pytree
 
 import torch_neuronx
-from opinfo_tolerances import AS_GOOD, tolerance
+from opinfo_tolerances import AS_GOOD, DERIVATIVE, tolerance
 
 DEVICE = "neuron"
 KINDS = (
@@ -155,6 +155,9 @@ def to_device(x: torch.Tensor) -> torch.Tensor:
     else:
         reach = 1 + sum((n - 1) * s for n, s in zip(plain.shape, plain.stride(), strict=True))
         length = plain.storage_offset() + reach
+        whole = plain.untyped_storage().nbytes() // plain.element_size()
+        if not overlaps and whole <= 4 * plain.numel() + 64:
+            length = whole  # as_strided reads between and behind the elements
         if overlaps or length > 4 * plain.numel() + 64:
             base = plain.as_strided((length,), (1,), 0).clone().to(DEVICE)
             y = base.as_strided(plain.shape, plain.stride(), plain.storage_offset())
@@ -241,11 +244,14 @@ def verify(
 ) -> None:
     """``compare``, with the freedoms that PyTorch leaves.
 
-    These are: the positions of equal elements (sort, topk, ...), the phase of singular and eigen
+    These are: the positions of equal elements (sort, topk, ...), the order of the eigenvalues of a
+    general matrix, the phase of singular and eigen
     vectors (the OpInfo's own ``output_process_fn_grad`` removes it), and, for reduced floats, one
     rounding of the float32 result instead of CPU's several. ``again(tree)`` is the computation of
     ``want`` on other inputs.
     """
+    if kind in _VALUES:
+        got, want = _ordered(op.name, got), _ordered(op.name, want)
     try:
         compare(got, want, name, kind)
         return
@@ -280,23 +286,28 @@ def verify(
         except Exception:
             raise first from None
         rounded = [t.to(w.dtype) for t, w in zip(tensors(once), tensors(want), strict=False)]
-        compare(tensors(got), rounded, name, kind)
+        try:
+            compare(tensors(got), rounded, name, kind)
+        except Mismatch:
+            # A derivative is a chain of operators: CPU rounds between them, too.
+            if kind not in DERIVATIVE or not _as_good(got, tensors(once), want, name, kind):
+                raise
         return
-    if first.cause == "values" and _as_good(got, want, again, sample, name, kind):
-        return
+    if first.cause == "values":
+        parts = (sample.input, sample.args, sample.kwargs)
+        try:
+            exact, single = again(_as(parts, _WIDE)), again(_as(parts, _NARROW))
+        except Exception:
+            raise first from None
+        if _as_good(got, exact, single, name, kind):
+            return
     raise first
 
 
-def _as_good(
-    got: Any, want: Any, again: Callable[[Any], Any], sample: Any, name: str, kind: str
-) -> bool:
-    """Whether the device's float32 results are about as near to float64's as CPU's are."""
-    parts = (sample.input, sample.args, sample.kwargs)
-    try:
-        exact, single = tensors(again(_as(parts, _WIDE))), tensors(again(_as(parts, _NARROW)))
-    except Exception:
-        return False
-    results = tensors(got)
+def _as_good(got: Any, exact: Any, single: Any, name: str, kind: str) -> bool:
+    """Whether the device's results are about as near to those of a wider dtype (``exact``) as
+    CPU's in the same dtype (``single``) are."""
+    results, exact, single = tensors(got), tensors(exact), tensors(single)
     if not len(results) == len(exact) == len(single):
         return False
     for x, best, peer in zip(results, exact, single, strict=True):
@@ -304,7 +315,7 @@ def _as_good(
             if not torch.equal(x, best):
                 return False
             continue
-        wide = _WIDE.get(x.dtype, x.dtype)
+        wide = torch.float32 if x.dtype in _REDUCED else _WIDE.get(x.dtype, x.dtype)
         x, best, peer = x.to(wide), best.detach().to(wide), peer.detach().to(wide)
         rtol, atol = tolerance(name, x.dtype, kind)
         error, allowed = (x - best).abs(), (peer - best).abs().max()
@@ -365,7 +376,22 @@ def _dim(sample: Any, name: str) -> int:
 
 
 def _call(op: Any, parts: Any) -> Any:
-    return op(parts[0], *parts[1], **parts[2])
+    result = op(parts[0], *parts[1], **parts[2])
+    return _ordered(op.name, result) if "out" not in parts[2] else result
+
+
+def _ordered(name: str, result: Any) -> Any:
+    """Eigenvalues of a general matrix come in no order: by their real parts, and vectors as they.
+
+    Pairs of a real matrix have equal real parts, so the imaginary ones count a little."""
+    if name not in ("linalg.eig", "linalg.eigvals"):
+        return result
+    values, *vectors = tensors(result)
+    known = values.detach().cpu()
+    order = (known.real + 1e-3 * known.imag).argsort(dim=-1).to(values.device)
+    ordered = [values.gather(-1, order)]
+    ordered += [v.gather(-1, order.unsqueeze(-2).expand(v.shape)) for v in vectors]
+    return pytree.tree_unflatten(ordered, pytree.tree_flatten(result)[1])
 
 
 def _parts(sample: Any) -> Any:

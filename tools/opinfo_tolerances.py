@@ -8,7 +8,7 @@ float64 and complex128 are computed in float32 on the default target (decision D
 float32's tolerances; subnormals count as zero. Integers and bool must be equal.
 
 Where CPU's float32 result is itself far from its float64 result (cancellation), the device may be
-``AS_GOOD`` times as far from it.
+``AS_GOOD`` times as far from it; likewise derivatives in a reduced float, measured by float32's.
 
 ``LOOSE`` widens an operator's, each row with its reason.
 """

@@ -28,3 +28,14 @@ def test_a_write_through_the_view_changes_the_base(name: str) -> None:
     WRITES[name](got)
     assert torch.equal(got.cpu(), expected)
     assert not torch.equal(expected, before)
+
+
+def test_conj_physical_in_place() -> None:
+    x = torch.randn(3, 3, dtype=torch.complex64)
+    for view in (x, x.conj(), x.mT, x[:, :0]):
+        expected = view.clone().conj_physical_()
+        assert torch.equal(view.clone().to("neuron").conj_physical_().cpu(), expected)
+        lazy = view.clone().to("neuron").conj().conj_physical_()
+        assert torch.equal(lazy.cpu(), view.clone().conj().conj_physical_())
+    real = torch.randn(3).to("neuron")
+    assert real.conj_physical_() is real

@@ -450,3 +450,19 @@ def test_metadata_only_in_place_calls() -> None:
         return y, z
 
     both(program)
+
+
+@pytest.mark.parametrize("offset", [None, 2])
+def test_copies_of_as_strided_count_from_the_storage(offset: int | None) -> None:
+    def copied(x: torch.Tensor) -> torch.Tensor:
+        return torch.as_strided_copy(x[1:, ::2], (2, 2), (3, 1), offset)
+
+    def scattered(x: torch.Tensor) -> torch.Tensor:
+        source = torch.full((2, 2), -1.0, device=x.device)
+        return torch.as_strided_scatter(x[1:, ::2], source, (2, 2), (3, 1), offset)
+
+    a = torch.arange(40.0).reshape(4, 10)
+    for function in (copied, scattered):
+        assert torch.equal(function(a.to("neuron")).cpu(), function(a))
+    compiled = torch.compile(copied, backend="neuron")
+    assert torch.equal(compiled(a.to("neuron")).cpu(), copied(a))

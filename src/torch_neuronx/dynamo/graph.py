@@ -24,6 +24,9 @@ from torch_neuronx.dynamo.sizes import SYMBOLIC, Sizes, is_number
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.neuron import target
 
+# Count an offset from the start of a storage, which rules do not see.
+_STRIDED = frozenset({"aten::as_strided", "aten::as_strided_copy", "aten::as_strided_scatter"})
+
 
 class PlanningError(RuntimeError):
     """A graph could not be written as a program; names the node and the Python line."""
@@ -146,7 +149,7 @@ class _Translator:
                 value = node.kwargs.get(a.name, a.default_value)
             plumbing = kind in PLUMBING or a.name == "pin_memory"
             args.append(ir.Constant(None) if plumbing else self.reference(value))
-        if name in ("aten::as_strided", "aten::as_strided_scatter"):
+        if name in _STRIDED:
             self.restride(node, args)
         outputs: list[ir.Array] = []
         index = len(self.nodes)
@@ -227,7 +230,7 @@ class _Translator:
             if value.is_contiguous() and inside:
                 args[0], args[-1] = self.refs[base], ir.Constant(start)
                 return
-            reads = node.target is torch.ops.aten.as_strided.default
+            reads = node.target is not torch.ops.aten.as_strided_scatter.default
             parent = _base(base)
             if parent is None and reads and start >= 0:
                 flat = self.flat(base, value, start + last + 1)

@@ -30,7 +30,7 @@ _PRODUCTS = frozenset(
 # Zeros are no fair input: a singular matrix, a probability of nothing, offsets. Nor are the
 # statistics of a norm of reduced floats: float32 here, as on CUDA; CPU keeps them in the dtype.
 _NO_TRIAL = re.compile(
-    r"aten::_?(linalg_|cholesky|lu_|triangular_|inverse|assert|multinomial|ctc_|segment_"
+    r"aten::_?(linalg_(?!cross)|cholesky|lu_|triangular_|inverse|assert|multinomial|ctc_|segment_"
     r"|histc|repeat_interleave|padded_dense_to_jagged|native_(layer|batch|group)_norm_backward"
     r"|batch_norm_backward)"
 )
