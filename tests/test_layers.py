@@ -44,7 +44,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "lowering": {"config"},
     "compiler": {"_C", "config", "plugins", "lowering"},
     "neuron": {"_C", "config", "plugins", "lowering", "compiler"},
-    "eager": {"_C", "config", "plugins", "lowering", "compiler", "neuron"},
+    "eager": {"_C", "config", "meta_kernels", "plugins", "lowering", "compiler", "neuron"},
     "dynamo": {"_C", "config", "plugins", "lowering", "compiler", "neuron"},
     "distributed": {"_C", "config", "plugins", "lowering", "compiler", "neuron"},
     "integrations": {"_C", "config", "neuron", "dynamo"},
