@@ -131,11 +131,12 @@ def _on_fallback(overload: str, values: list[Any]) -> None:
 
 def _register() -> None:
     """Rename PrivateUse1, load the extension and hand it the Python callbacks. Called once."""
+    import contextlib
     import sys
 
     import torch
 
-    from torch_neuronx import _C, meta_kernels, neuron
+    from torch_neuronx import _C, config, meta_kernels, neuron
     from torch_neuronx.compiler import overloads
     from torch_neuronx.neuron import sharing
 
@@ -157,6 +158,11 @@ def _register() -> None:
     sharing.register()
     overloads.register()
     meta_kernels.register()
+    if config.get("TORCH_NEURONX_AOT_CACHE"):
+        from torch_neuronx.compiler import saved_artifacts
+
+        with contextlib.suppress(ImportError, AttributeError):  # another PyTorch's registry
+            saved_artifacts.register()
 
 
 _autoload.autoload()

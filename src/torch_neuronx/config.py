@@ -283,6 +283,15 @@ _TABLE = (
         choices=("accept", "reject"),
     ),
     Option(
+        "TORCH_NEURONX_AOT_CACHE",
+        "bool",
+        False,
+        _EXPERIMENTAL,
+        False,
+        "torch.compile keeps AOTAutograd's results in PyTorch's cache (TORCHINDUCTOR_CACHE_DIR, if "
+        "only you can write it), and `torch.compiler.save_cache_artifacts` includes executables.",
+    ),
+    Option(
         "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION",
         "bool",
         True,

@@ -18,7 +18,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -128,7 +128,8 @@ class Compiler:
     ``fingerprint`` is ``context_fingerprint(...)``, and ``module_fingerprint`` the same with
     ``sources=False``: the first is part of every ``op`` key, the second of every ``hlo`` key.
     ``cache`` None: nothing is kept on disk. ``compile_options`` are CompileOptionsProto bytes.
-    ``progress_after_s``: how long somebody waits before a progress line.
+    ``progress_after_s``: how long somebody waits before a progress line. ``listeners`` are told
+    the (level, key) pairs of an executable once it is on the disk, in any thread.
     """
 
     def __init__(
@@ -149,6 +150,7 @@ class Compiler:
         disabled = config.get("TORCH_NEURONX_DISABLE_NEFF_CACHE")
         self.cache = None if disabled else cache
         self.stats = CompilerStats()
+        self.listeners: list[Callable[[Sequence[tuple[str, str]]], None]] = []
         self._lower = lower
         self._options = options.encode() if compile_options is None else compile_options
         self._workers = workers
@@ -369,6 +371,7 @@ class Compiler:
                 meta = {"name": flight.name, "module": module_key, "program": described}
                 # Without a serialized executable, the module at least saves the lowering.
                 self.cache.put(key, meta, b"" if size else _pack(choice, reply.module), "op")
+                self._tell(key, module_key)
             return compiled
 
     def _load(self, key: str, extra: dict[str, Any] | None) -> Compiled | None:
@@ -392,7 +395,12 @@ class Compiler:
         meta = _restore(entry.meta["program"], extra)
         compiled = Compiled(handle, meta, source, 0.0, compile_s, load_s, size)
         self._record(name, compiled, size)
+        self._tell(key, module_key)
         return compiled
+
+    def _tell(self, key: str, module_key: str) -> None:
+        for listener in self.listeners:
+            listener([("op", key), ("hlo", module_key)])
 
     def _load_module(self, module_key: str) -> tuple[Any, float, int] | None:
         """Handle, seconds and size of a stored executable."""

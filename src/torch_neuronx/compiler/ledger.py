@@ -65,6 +65,7 @@ class Graph:
     native: tuple[str, ...] = ()  # overloads with a rule of their own
     fallback: tuple[str, ...] = ()  # without one
     decomposed: tuple[str, ...] = ()  # decomposed on the way to this graph
+    traced: str = ""  # "by AOTAutograd", or "cached": found in its cache
     buckets: tuple[str, ...] = ()  # the symbols that are padded, and to which sizes
     specialisations: list[Specialisation] = dataclasses.field(default_factory=list)
 

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from torch_neuronx import config
 from torch_neuronx.compiler import ledger, overloads
 from torch_neuronx.dynamo import (
+    aot_cache,
     autocopy,
     buckets,
     device_interface,
@@ -151,35 +152,45 @@ def compile(
     number = next(_numbers)
     cause = _why_captured()
     _decomposed.clear()
-
     symbols = buckets.symbols(gm, chosen.buckets)
     kept: dict[str, buckets.Layout] = {}  # what the forward graph keeps for the backward graph
 
-    def compiler(kind: str) -> Callable[..., Any]:
-        def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-            name = f"{chosen.model_name}_{number}_{kind}"
-            expand(graph, decompositions())
-            padded = _pad(graph, symbols, kept, kind) if symbols else None
-            function = CompiledFunction(
-                padded.gm if padded else graph, name, kind, number, chosen, cause
-            )
-            function.record.trace_s = _trace_seconds()
-            function.record.decomposed = tuple(sorted(_decomposed))
-            if padded is None:
-                return make_boxed_func(function)
-            function.record.buckets = tuple(f"{s}: {spec}" for s, spec in padded.specs.items())
-            return make_boxed_func(buckets.Bucketed(padded, function))
+    def build(
+        graph: torch.fx.GraphModule, kind: str, decomposed: tuple[str, ...], traced: str = "cached"
+    ) -> Callable[..., Any]:
+        name = f"{chosen.model_name}_{number}_{kind}"
+        padded = _pad(graph, symbols, kept, kind) if symbols else None
+        function = CompiledFunction(
+            padded.gm if padded else graph, name, kind, number, chosen, cause
+        )
+        function.record.trace_s = _trace_seconds()
+        function.record.decomposed = decomposed
+        function.record.traced = traced
+        if padded is None:
+            return make_boxed_func(function)
+        function.record.buckets = tuple(f"{s}: {spec}" for s, spec in padded.specs.items())
+        return make_boxed_func(buckets.Bucketed(padded, function))
 
-        return compile_graph
+    def compiler(kind: str, cache: aot_cache.Cache | None) -> Callable[..., Any]:
+        def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+            expand(graph, decompositions())
+            decomposed = tuple(sorted(_decomposed))
+            function = build(graph, kind, decomposed, "by AOTAutograd")
+            if cache is None:
+                return function
+            return cache.output_code(graph, kind, decomposed, function)
+
+        return compile_graph if cache is None else cache.compiler(compile_graph)
 
     def through_aot(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        return aot_autograd(
-            fw_compiler=compiler("forward"),
-            bw_compiler=compiler("backward"),
-            inference_compiler=compiler("inference"),
-            decompositions=decompositions(),
-            partition_fn=_partition,
-            keep_inference_input_mutations=True,
-        )(graph, inputs)
+        with aot_cache.use(chosen, build) as cache:
+            return aot_autograd(
+                fw_compiler=compiler("forward", cache),
+                bw_compiler=compiler("backward", cache),
+                inference_compiler=compiler("inference", cache),
+                decompositions=decompositions(),
+                partition_fn=_partition,
+                keep_inference_input_mutations=True,
+            )(graph, inputs)
 
     return autocopy.compile(gm, example_inputs, through_aot)

@@ -54,6 +54,8 @@ class Explanation:
         lines += [f"  run in Python: {text}" for text in self.unsupported]
         for g in self.graphs:
             lines.append(f"graph {g.graph_name}: {g.graph_node_count} nodes, {g.cause}")
+            if g.traced == "cached":
+                lines.append("  found in AOTAutograd's cache")
             if g.obstacle:
                 lines.append(f"  operator by operator, because {g.obstacle}")
             lines += [f"  padded to buckets: {text}" for text in g.buckets]
