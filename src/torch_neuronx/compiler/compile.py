@@ -28,7 +28,7 @@ from torch_neuronx.compiler.cache import DiskCache
 from torch_neuronx.compiler.ranges import carried_state, profiled
 from torch_neuronx.lowering import client
 from torch_neuronx.lowering.client import LoweredReply
-from torch_neuronx.lowering.program import Array, Program
+from torch_neuronx.lowering.program import AnyProgram, Array
 
 _PROGRESS_AFTER_S = 2.0
 _MAX_EVENTS = 4096
@@ -57,7 +57,7 @@ class Backend(Protocol):
 class Lower(Protocol):
     """The type of ``lowering.client.lower``."""
 
-    def __call__(self, program: Program, platform: str, version: str) -> LoweredReply: ...
+    def __call__(self, program: AnyProgram, platform: str, version: str) -> LoweredReply: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +168,7 @@ class Compiler:
     def compile_program(
         self,
         l1_key: bytes,
-        make_program: Callable[[], Program],
+        make_program: Callable[[], AnyProgram],
         extra_meta: dict[str, Any] | None = None,
         *,
         compile_options: bytes | None = None,
@@ -203,7 +203,7 @@ class Compiler:
     def submit(
         self,
         l1_key: bytes,
-        make_program: Callable[[], Program],
+        make_program: Callable[[], AnyProgram],
         extra_meta: dict[str, Any] | None = None,
         *,
         compile_options: bytes | None = None,
@@ -294,7 +294,7 @@ class Compiler:
         self,
         key: str,
         flight: _Flight,
-        program: Program | Callable[[], Program],
+        program: AnyProgram | Callable[[], AnyProgram],
         extra: dict[str, Any] | None,
         choice: bytes,
     ) -> None:
@@ -317,14 +317,14 @@ class Compiler:
         state: contextlib.AbstractContextManager[None],
         key: str,
         flight: _Flight,
-        program: Program | Callable[[], Program],
+        program: AnyProgram | Callable[[], AnyProgram],
         extra: dict[str, Any] | None,
         choice: bytes,
     ) -> None:
         """In a worker: look, else lower, look, else compile; publish, then store."""
         try:
             with state:
-                looked = isinstance(program, Program)
+                looked = not callable(program)
                 found = None if looked else self._load(key, extra)
                 if found is None:
                     found = self._make(key, flight, program, extra, choice)
@@ -336,7 +336,7 @@ class Compiler:
         self,
         key: str,
         flight: _Flight,
-        program: Program | Callable[[], Program],
+        program: AnyProgram | Callable[[], AnyProgram],
         extra: dict[str, Any] | None,
         choice: bytes,
     ) -> Compiled:
@@ -349,7 +349,7 @@ class Compiler:
                 if found is not None:
                     return found
                 stack.callback(lease.release)
-            if not isinstance(program, Program):
+            if callable(program):
                 program = program()
             flight.name = flight.name or program_name(program)
             with profiled("lower", flight.name):
@@ -418,7 +418,7 @@ class Compiler:
         return handle, time.perf_counter() - start, len(entry.payload)
 
     def _executable(
-        self, name: str, module: bytes, choice: bytes, program: Program | None
+        self, name: str, module: bytes, choice: bytes, program: AnyProgram | None
     ) -> tuple[Any, str, float, float, int]:
         """Handle, source, compile and load seconds, and serialized size of a lowered module.
 
@@ -444,7 +444,7 @@ class Compiler:
                 self._module_flights.pop(key, None)
 
     def _load_or_compile(
-        self, name: str, key: str, module: bytes, choice: bytes, program: Program | None
+        self, name: str, key: str, module: bytes, choice: bytes, program: AnyProgram | None
     ) -> tuple[Any, str, float, float, int]:
         loaded = self._load_module(key)
         if loaded is not None:
@@ -495,7 +495,7 @@ class Compiler:
         self._reset()
 
 
-def program_name(program: Program) -> str:
+def program_name(program: AnyProgram) -> str:
     """What to call a program in reports: its operator, or its first and how many there are."""
     ops = [n.op for n in program.nodes]
     if len(ops) == 1:

@@ -14,7 +14,7 @@ from torch_neuronx.compiler import options
 from torch_neuronx.compiler.cache import shared_cache
 from torch_neuronx.compiler.compile import Compiled, Compiler
 from torch_neuronx.compiler.fingerprint import context_fingerprint
-from torch_neuronx.lowering.program import Program
+from torch_neuronx.lowering.program import AnyProgram, from_json
 
 _lock = threading.Lock()
 _compiler: Compiler | None = None
@@ -74,9 +74,14 @@ def events() -> list[dict[str, Any]]:
     return [dataclasses.asdict(e) for e in _compiler.events()] if _compiler else []
 
 
-def pack(program: Program) -> str:
+def pack(program: AnyProgram) -> str:
     """A program as short text, to be compiled again should its executable be evicted."""
     return base64.b85encode(zlib.compress(program.to_json().encode(), 1)).decode()
+
+
+def unpack(text: str) -> AnyProgram:
+    """Inverse of ``pack``."""
+    return from_json(zlib.decompress(base64.b85decode(text)).decode())
 
 
 def make_ready(kernel: _C.Kernel, compiled: Compiled, writes: tuple[int, ...], key: bytes) -> None:
@@ -101,7 +106,7 @@ def reload(reload_key: str) -> _C.Executable:
     """The executable of an evicted kernel: from the disk, else compiled again."""
     key, source = json.loads(reload_key)
 
-    def program() -> Program:
-        return Program.from_json(zlib.decompress(base64.b85decode(source)).decode())
+    def program() -> AnyProgram:
+        return unpack(source)
 
     return compiler().compile_program(base64.b85decode(key), program, {"source": source}).handle

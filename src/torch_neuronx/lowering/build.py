@@ -11,7 +11,7 @@ import numpy as np
 from jaxlib.mlir import passmanager
 from jaxlib.mlir.dialects import stablehlo
 
-from torch_neuronx.lowering import control, table, traffic, views
+from torch_neuronx.lowering import control, exact, table, traffic, views
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.lowering.checks import Check, Checks
 from torch_neuronx.lowering.dtypes import cast, dtype_name, e4m3_limit, np_dtype
@@ -225,12 +225,46 @@ def evaluate(program: ir.Program, *params: Any) -> list[Any]:
     return _Evaluator(program, params).results()
 
 
-def written_params(program: ir.Program) -> tuple[int, ...]:
+def _evaluate_sequence(sequence: ir.Sequence, *params: Any) -> list[Any]:
+    """Run a sequence on arrays: outputs, then writes."""
+    *buffers, zero = params
+
+    def walk(*buffers: Any) -> list[Any]:
+        results: list[list[Any]] = []
+        for step in sequence.steps:
+            program = sequence.programs[step.program]
+            inputs = [buffers[i] if s < 0 else results[s][i] for s, i in step.inputs]
+            given = evaluate(program, *inputs)
+            if len(given) != len(program.outputs) + len(written_params(program)):
+                raise LoweringError("an operator with index checks cannot be in a sequence")
+            results.append(exact.end_stage(given))
+        left = [results[s][r] for s, r in sequence.outputs]
+        return left + [results[s][r] for _, s, r in sequence.writes]
+
+    return exact.fence(walk, buffers, zero)
+
+
+def written_params(program: ir.AnyProgram) -> tuple[int, ...]:
     """Parameters that get a new buffer, in the order of the results."""
+    if isinstance(program, ir.Sequence):
+        return tuple(p for p, _, _ in program.writes)
     return tuple(dict.fromkeys(w.param for w in program.writes))
 
 
-def lower(program: ir.Program, *, platform: str, version: str) -> Lowered:
+def _weak_params(program: ir.AnyProgram) -> set[int]:
+    """Parameters that are Python numbers, which yield to tensors in type promotion."""
+    if isinstance(program, ir.Program):
+        return {a.param for n in program.nodes for a in _numbers(n.args) if a.weak}
+    weak = [_weak_params(p) for p in program.programs]
+    return {
+        i
+        for step in program.steps
+        for place, (s, i) in enumerate(step.inputs)
+        if s < 0 and place in weak[step.program]
+    }
+
+
+def lower(program: ir.AnyProgram, *, platform: str, version: str) -> Lowered:
     """Lower for ``platform`` ("cpu", or a neutral name) to a portable artifact.
 
     ``version`` is the StableHLO version the plugin reads, such as "1.9.3".
@@ -242,22 +276,29 @@ def lower(program: ir.Program, *, platform: str, version: str) -> Lowered:
     evaluators: list[_Evaluator] = []
 
     def function(*params: Any) -> list[Any]:
+        if isinstance(program, ir.Sequence):
+            return _evaluate_sequence(program, *params)
         evaluator = _Evaluator(program, params)
         evaluators.append(evaluator)
         return evaluator.results()
 
-    weak = {a.param for n in program.nodes for a in _numbers(n.args) if a.weak}
+    weak = _weak_params(program)
     with jax.enable_x64(True):
         shapes = [
             jax.ShapeDtypeStruct(p.shape, np_dtype(p.dtype), weak_type=i in weak)
             for i, p in enumerate(program.params)
         ]
-        if program.uses_rng:
+        if isinstance(program, ir.Sequence):
+            shapes.append(jax.ShapeDtypeStruct((), np.int32))
+        elif program.uses_rng:
             shapes += [jax.ShapeDtypeStruct((), np.uint64)] * 2
         writes = written_params(program)
+        donated = writes
+        if isinstance(program, ir.Sequence):
+            donated += tuple(p for p in program.donated if p not in writes)
         try:
             lowered = (
-                jax.jit(function, donate_argnums=writes)
+                jax.jit(function, donate_argnums=donated)
                 .trace(*shapes)
                 .lower(lowering_platforms=(platform,))
             )
@@ -278,8 +319,8 @@ def lower(program: ir.Program, *, platform: str, version: str) -> Lowered:
         module=stablehlo.serialize_portable_artifact(module, version),
         kept=kept,
         results=results,
-        checks=tuple(evaluators[0].checks.declared),
-        rng_increment=evaluators[0].rng.increment if evaluators[0].rng else 0,
+        checks=tuple(evaluators[0].checks.declared) if evaluators else (),
+        rng_increment=evaluators[0].rng.increment if evaluators and evaluators[0].rng else 0,
         aliases=aliases,
         bytes_accessed=accessed,
     )

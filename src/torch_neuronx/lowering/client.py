@@ -23,7 +23,7 @@ from typing import Any
 from torch_neuronx import config
 from torch_neuronx.lowering import errors
 from torch_neuronx.lowering.errors import LoweringError
-from torch_neuronx.lowering.program import Array, Program
+from torch_neuronx.lowering.program import AnyProgram, Array
 
 _FRAME = struct.Struct(">Q")
 _HEADER = struct.Struct(">I")
@@ -176,7 +176,7 @@ class LoweringClient:
         self._all: set[_Server] = set()
         self._taken = 0
 
-    def lower(self, program: Program, platform: str, version: str) -> LoweredReply:
+    def lower(self, program: AnyProgram, platform: str, version: str) -> LoweredReply:
         """Lower ``program`` for ``platform`` to a portable artifact of StableHLO ``version``.
 
         Raises:
@@ -236,7 +236,7 @@ class LoweringClient:
         """Ask a server which modules it imported (``modules``)."""
         return self._call(b'{"ping": true}', None)[0]
 
-    def _call(self, request: bytes, program: Program | None) -> tuple[dict[str, Any], bytes]:
+    def _call(self, request: bytes, program: AnyProgram | None) -> tuple[dict[str, Any], bytes]:
         for _ in range(2):
             server = self._take()
             reply = None
@@ -300,7 +300,7 @@ class LoweringClient:
         self._reset()
 
 
-def _lower_in_process(program: Program, platform: str, version: str) -> LoweredReply:
+def _lower_in_process(program: AnyProgram, platform: str, version: str) -> LoweredReply:
     from torch_neuronx.lowering import build
 
     start = time.perf_counter()
@@ -317,7 +317,7 @@ def _lower_in_process(program: Program, platform: str, version: str) -> LoweredR
     )
 
 
-def _names(program: Program | None) -> str:
+def _names(program: AnyProgram | None) -> str:
     if program is None:
         return "ping"
     return ", ".join(dict.fromkeys(n.op for n in program.nodes)) or "a program without operators"
@@ -337,7 +337,7 @@ def default_client() -> LoweringClient:
         return _default
 
 
-def lower(program: Program, platform: str, version: str) -> LoweredReply:
+def lower(program: AnyProgram, platform: str, version: str) -> LoweredReply:
     """``LoweringClient.lower`` of the process's client."""
     return default_client().lower(program, platform, version)
 

@@ -193,6 +193,56 @@ class Program:
         return program
 
 
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """Program ``program`` of a ``Sequence``, run on ``inputs``, one for each of its parameters.
+
+    An input is (step, index): a result of an earlier step (outputs, then writes), or parameter
+    ``index`` of the sequence where ``step`` is -1. Seed and offset follow if the program wants
+    them.
+    """
+
+    program: int
+    inputs: tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Sequence:
+    """Programs run one after the other as one executable, each with the bits it gives alone.
+
+    ``outputs`` are (step, result) of the buffers that leave it; ``writes`` are (parameter, step,
+    result): a new buffer for a parameter's storage. ``donated`` are parameters that nobody needs
+    afterwards. One more parameter follows ``params``: a 0-d int32 that is zero (``lowering.exact``).
+    """
+
+    programs: tuple[Program, ...]
+    steps: tuple[Step, ...]
+    params: tuple[Array, ...]
+    outputs: tuple[tuple[int, int], ...] = ()
+    writes: tuple[tuple[int, int, int], ...] = ()
+    donated: tuple[int, ...] = ()
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The operators of all steps, in order."""
+        return tuple(n for s in self.steps for n in self.programs[s.program].nodes)
+
+    def to_json(self) -> str:
+        """Canonical text: equal sequences give equal text."""
+        return json.dumps(_encode(self), separators=(",", ":"), sort_keys=True)
+
+
+AnyProgram = Program | Sequence
+
+
+def from_json(text: str) -> AnyProgram:
+    """Inverse of ``to_json`` of either."""
+    program = _decode(json.loads(text))
+    if not isinstance(program, (Program, Sequence)):
+        raise TypeError(f"expected a program, got {type(program).__name__}")
+    return program
+
+
 _CLASSES: dict[str, type] = {
     c.__name__: c
     for c in (
@@ -208,6 +258,8 @@ _CLASSES: dict[str, type] = {
         Output,
         Write,
         Program,
+        Step,
+        Sequence,
     )
 }
 

@@ -51,9 +51,9 @@ def _write_all(fd: int, data: bytes) -> None:
 
 def _lower(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     from torch_neuronx.lowering.build import lower
-    from torch_neuronx.lowering.program import Program
+    from torch_neuronx.lowering.program import from_json
 
-    program = Program.from_json(request["program"])
+    program = from_json(request["program"])
     lowered = lower(program, platform=request["platform"], version=request["version"])
     header = {
         "ok": True,
