@@ -13,6 +13,7 @@ import pytest
 
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 KEYS = {
+    "adaptive": {"case"},
     "launch": {"case", "cpu_us", "neuron_us", "ratio", "plugin", "threads"},
     "import_time": {"with_ms", "without_ms", "added_ms", "added_modules"},
     "first_step": {"case", "cache", "part"},

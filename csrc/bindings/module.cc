@@ -8,6 +8,7 @@
 
 #include "base/counters.h"
 #include "bindings/parts.h"
+#include "bindings/python.h"
 #include "runtime/segments.h"
 #include "torch/dispatch/launch.h"
 #include "torch/dispatch/overloads.h"
@@ -21,46 +22,6 @@ namespace tn::torch_glue {
 namespace {
 
 namespace py = pybind11;
-
-// While it lives, Dynamo does not trace what this thread runs: a call dispatched from a frame that
-// is being compiled would otherwise have its planning traced, too.
-class NoTracing {
- public:
-  NoTracing() : before_(set_eval_frame()(py::none())) {}
-  ~NoTracing() {
-    try {
-      set_eval_frame()(before_);
-    } catch (py::error_already_set& error) {
-      error.discard_as_unraisable("torch_neuronx");
-    }
-  }
-  NoTracing(const NoTracing&) = delete;
-  NoTracing& operator=(const NoTracing&) = delete;
-
- private:
-  static const py::object& set_eval_frame() {
-    static const auto* function =
-        new py::object(py::module_::import("torch._C._dynamo.eval_frame").attr("set_eval_frame"));
-    return *function;
-  }
-  py::object before_;
-};
-
-// Runs Python from a dispatched call; its exception keeps its type on the way back.
-template <typename F>
-auto with_python(F&& f) {
-  wait_if_interpreter_ends();
-  py::gil_scoped_acquire gil;
-  try {
-    NoTracing no_tracing;
-    return f();
-  } catch (py::error_already_set& error) {
-    error.restore();
-    python_error kept;
-    kept.persist();
-    throw kept;
-  }
-}
 
 // A thread's local state, profiler included, made another thread's for a while.
 class CarriedState {
@@ -76,11 +37,6 @@ class CarriedState {
 py::object to_python(const NamedValue& value) {
   return std::visit([](const auto& v) -> py::object { return py::cast(v); }, value);
 }
-
-// Shared by Python while a compile runs; the kernel itself lives as long as the process.
-struct KernelHandle {
-  Kernel* kernel;
-};
 
 // A loaded executable in Python's hands.
 struct ExecutableHandle {
@@ -176,10 +132,11 @@ std::shared_ptr<const Plan> make_plan(const py::object& kernel, const py::list& 
 void kernel_ready(KernelHandle& handle, const ExecutableHandle& executable, size_t bytes,
                   std::vector<int32_t> kept, std::vector<int32_t> writes,
                   const std::vector<std::pair<std::string, std::string>>& checks,
-                  std::string reload_key) {
+                  std::string reload_key, std::vector<int32_t> donated) {
   KernelSignature signature;
   signature.kept = std::move(kept);
   signature.writes = std::move(writes);
+  signature.donated = std::move(donated);
   for (const auto& [exception, message] : checks) signature.checks.push_back({exception, message});
   ReleaseGil no_gil;
   handle.kernel->set_ready(std::move(signature), executable.executable, bytes, &runtime().store,
@@ -286,7 +243,12 @@ void bind(py::module_& m) {
   py::class_<Plan, std::shared_ptr<Plan>>(m, "Plan");
   py::class_<KernelHandle>(m, "Kernel")
       .def(py::init([](std::string name) { return KernelHandle{new Kernel(std::move(name))}; }))
-      .def("set_ready", &kernel_ready)
+      .def("set_ready", &kernel_ready, py::arg("executable"), py::arg("bytes"), py::arg("kept"),
+           py::arg("writes"), py::arg("checks"), py::arg("reload_key"),
+           py::arg("donated") = std::vector<int32_t>())
+      .def("set_description",
+           [](KernelHandle& k, std::string text) { k.kernel->set_description(std::move(text)); })
+      .def("set_fusible", [](KernelHandle& k) { k.kernel->set_fusible(); })
       .def("set_failed", [](KernelHandle& k, std::string why) { k.kernel->set_failed(why); })
       .def_property_readonly("name", [](KernelHandle& k) { return k.kernel->name(); })
       .def_property_readonly(
@@ -451,6 +413,7 @@ void bind(py::module_& m) {
     return py::make_tuple(std::string(dtype_name(layout.dtype)), py::tuple(py::cast(layout.dims)));
   });
   bind_streams(m);
+  bind_adaptive(m);
   bind_faults(m);
   bind_memory(m);
   py::class_<Graph>(m, "Graph")

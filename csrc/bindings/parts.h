@@ -11,6 +11,9 @@ void bind_streams(pybind11::module_& m);
 // Statistics, limits, history and snapshots of device memory.
 void bind_memory(pybind11::module_& m);
 
+// Adaptive eager: mode, statistics, what compiles fused sequences.
+void bind_adaptive(pybind11::module_& m);
+
 // Plugin calls that fail, for tests.
 void bind_faults(pybind11::module_& m);
 

@@ -1,4 +1,5 @@
 #include "runtime/device.h"
+#include "runtime/recorder.h"
 #include "runtime/segments.h"
 
 #include <pthread.h>
@@ -21,18 +22,22 @@ LineFinder g_line_finder = nullptr;
 // Tickets order what is queued, across streams and devices. Guarded by Runtime::mutex.
 uint64_t g_last_ticket = 0;
 
-std::string line_of(const Launch& launch) {
+}  // namespace
+
+std::string Device::line_of(const Launch& launch) {
   if (launch.line) return *launch.line;
   return g_line_finder ? g_line_finder() : std::string();
 }
-
-}  // namespace
 
 void set_line_finder(LineFinder finder) { g_line_finder = finder; }
 
 Device::Device(int index, Client* client, PJRT_Device* device,
                std::unique_ptr<SegmentAllocator> memory)
-    : index_(index), client_(client), device_(device), memory_(std::move(memory)) {
+    : index_(index),
+      client_(client),
+      device_(device),
+      memory_(std::move(memory)),
+      recorder_(std::make_unique<Recorder>(*this)) {
   by_id_.resize(1 + kPoolStreams * (kLowestPriority - kHighestPriority + 1));
   by_id_[0] = std::make_unique<Stream>(*this, 0, kLowestPriority);
   by_priority_.push_back(by_id_[0].get());
@@ -70,6 +75,13 @@ Result<Ref<DeviceBuffer>> Device::number(DType dtype, uint64_t bits, uint64_t hi
   if (numbers_.size() >= kNumberCacheLimit) numbers_.clear();
   numbers_.emplace(key, ref);
   return ref;
+}
+
+Result<Ref<DeviceBuffer>> Device::fresh_number(uint64_t value) {
+  TN_ASSIGN_OR_RETURN(Buffer buffer,
+                      client_->from_host(&value, DType::kU64, {}, device_,
+                                         HostSemantics::kImmutableOnlyDuringCall, nullptr));
+  return Ref<DeviceBuffer>(new DeviceBuffer(std::move(buffer)));
 }
 
 Status Device::materialize(DeviceStorage& storage) {
@@ -138,14 +150,13 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
     const size_t p = signature.kept[i];
     if (p >= launch.params.size()) {
       const uint64_t bits = p == launch.params.size() ? launch.seed : launch.offset;
-      Result<Buffer> buffer = client_->from_host(&bits, DType::kU64, {}, device_,
-                                                 HostSemantics::kImmutableOnlyDuringCall, nullptr);
-      if (!buffer.ok()) {
-        fail(launch, buffer.status());
+      Result<Ref<DeviceBuffer>> number = fresh_number(bits);
+      if (!number.ok()) {
+        fail(launch, number.status());
         return;
       }
       Ref<DeviceBuffer>& ref = rng[p - launch.params.size()];
-      ref = Ref<DeviceBuffer>(new DeviceBuffer(std::move(buffer).value()));
+      ref = std::move(number).value();
       args[i] = ref->get();
       continue;
     }
@@ -177,6 +188,13 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
         if (static_cast<size_t>(w) == p) add_shared(static_cast<int64_t>(i));
       }
     }
+    // The recorder has the one reference to what is dropped.
+    if (!signature.donated.empty() &&
+        (storage.use_count() > 1 || storage.buffer->use_count() > 1)) {
+      for (int32_t d : signature.donated) {
+        if (static_cast<size_t>(d) == p) add_shared(static_cast<int64_t>(i));
+      }
+    }
   }
 
   PJRT_Event* event = nullptr;
@@ -184,6 +202,13 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
       executable.execute(args, num_args, results, device_,
                          num_shared > 8 ? heap_shared.data() : inline_shared, num_shared, &event);
   if (!status.ok()) {
+    if (launch.refused && std::ranges::none_of(launch.params, [](const LaunchParam& param) {
+          return param.storage && param.storage->buffer &&
+                 param.storage->buffer->buffer().is_deleted();
+        })) {
+      *launch.refused = true;
+      return;
+    }
     const auto why = fail(launch, status);
     for (int32_t w : signature.writes) {
       DeviceStorage& storage = *launch.params[w].storage;
@@ -236,12 +261,29 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
 bool Device::submit(Launch& launch) {
   launch.number = next_number();
   if (queued_) advance();
+  if (recorder_->take(launch)) return true;
   if ((!queued_ || !in_the_way(launch)) && launch.kernel->state() == KernelState::kReady) {
     std::shared_ptr<Executable> executable = launch.kernel->resident();
     if (!executable) return false;
     launch_now(launch, *executable);
     return true;
   }
+  enqueue(launch);
+  return true;
+}
+
+void Device::launch_or_queue(const Launch& launch) {
+  if (queued_) advance();
+  if ((!queued_ || !in_the_way(launch)) && launch.kernel->state() == KernelState::kReady) {
+    if (std::shared_ptr<Executable> executable = launch.kernel->resident()) {
+      launch_now(launch, *executable);
+      return;
+    }
+  }
+  enqueue(launch);
+}
+
+void Device::enqueue(const Launch& launch) {
   Queued& queued = enqueue(*launch.stream);
   queued.kernel = launch.kernel;
   for (const LaunchParam& param : launch.params) {
@@ -267,7 +309,6 @@ bool Device::submit(Launch& launch) {
   queued.offset = launch.offset;
   queued.number = launch.number;
   queued.line = line_of(launch);
-  return true;
 }
 
 Queued& Device::enqueue(Stream& stream) {
@@ -291,6 +332,7 @@ bool Device::in_the_way(const Launch& launch) const {
 }
 
 std::shared_ptr<Recording> Device::record(Stream& stream, bool timing) {
+  recorder_->flush(Flush::kEvent);
   auto recording = std::make_shared<Recording>(&stream, timing);
   if (queued_) advance();
   if (stream.queue.empty()) {
@@ -304,6 +346,7 @@ std::shared_ptr<Recording> Device::record(Stream& stream, bool timing) {
 }
 
 void Device::wait(Stream& stream, const std::shared_ptr<Recording>& recording) {
+  recorder_->flush(Flush::kEvent);
   if (queued_) advance();
   if (stream.queue.empty() && recording->issued) {
     stream.push_wait(recording);
@@ -378,6 +421,7 @@ void Device::advance() {
 }
 
 void Device::drain(std::unique_lock<std::mutex>& lock) {
+  recorder_->flush(Flush::kRead);
   while (queued_) {
     for (size_t i = 0; i < by_priority_.size(); ++i) {
       Stream& stream = *by_priority_[i];
@@ -387,6 +431,7 @@ void Device::drain(std::unique_lock<std::mutex>& lock) {
 }
 
 void Device::drain(Stream& stream, uint64_t ticket, std::unique_lock<std::mutex>& lock) {
+  stream.device.recorder_->flush(Flush::kRead);
   while (!stream.handed_over(ticket)) {
     const Queued& head = stream.queue.front();
     Kernel* kernel = head.kernel;
@@ -420,16 +465,19 @@ void Device::drain(Stream& stream, uint64_t ticket, std::unique_lock<std::mutex>
 
 void Device::drain_uses(DeviceStorage& storage, Stream& stream,
                         std::unique_lock<std::mutex>& lock) {
+  stream.device.recorder_->flush(Flush::kRead);
   if (!stream.queue.empty()) drain(stream, stream.queue.back().ticket, lock);
   if (storage.queued_on) drain(*storage.queued_on, storage.queued_as, lock);
 }
 
 bool Device::idle(Stream& stream) {
+  stream.device.recorder_->flush(Flush::kEvent);
   stream.device.advance();
   return stream.queue.empty() && stream.finished(stream.issued());
 }
 
 bool Device::complete(Recording& recording) {
+  recording.stream->device.recorder_->flush(Flush::kEvent);
   recording.stream->device.advance();
   return recording.issued && recording.stream->finished(recording.sequence);
 }
@@ -445,6 +493,7 @@ std::optional<DeviceError> Device::synchronize(std::unique_lock<std::mutex>& loc
 }
 
 std::optional<DeviceError> Device::synchronize(Stream& stream, std::unique_lock<std::mutex>& lock) {
+  stream.device.recorder_->flush(Flush::kRead);
   if (!stream.queue.empty()) drain(stream, stream.queue.back().ticket, lock);
   std::vector<Stream*> settled;
   stream.settle(stream.issued(), stream.num_words(), lock, settled);

@@ -23,6 +23,7 @@
 
 namespace tn {
 
+class Recorder;
 class SegmentAllocator;
 
 // One value that goes into a launch: a storage's buffer, or a 0-d number.
@@ -42,6 +43,10 @@ struct Launch {
   uint64_t number = 0;  // the device's count of launches, in the order of issue
   // Where Python issued it ("file.py:12"); null: by the line that runs now.
   const std::string* line = nullptr;
+  // Whether adaptive eager may hold it back.
+  bool may_hold = false;
+  // Not null: if the plugin refuses it and took nothing, this becomes true, and that is all.
+  bool* refused = nullptr;
 };
 
 // Finds the Python line that this thread runs, empty without one. Called under Runtime::mutex: must
@@ -88,6 +93,8 @@ class Device {
   // The same for all that uses a storage, and all of a stream.
   static void drain_uses(DeviceStorage& storage, Stream& stream,
                          std::unique_lock<std::mutex>& lock);
+  // A 0-d uint64 that nobody will ask for again.
+  Result<Ref<DeviceBuffer>> fresh_number(uint64_t value);
   // A 0-d buffer holding `bits` (low end first) as `dtype`, from a bounded cache.
   Result<Ref<DeviceBuffer>> number(DType dtype, uint64_t bits, uint64_t high_bits = 0);
   // Gives an empty storage a buffer of zeros.
@@ -108,8 +115,11 @@ class Device {
   // True when nothing of the stream is queued or running; never blocks.
   static bool idle(Stream& stream);
   size_t queued() const { return queued_; }
+  Recorder& recorder() { return *recorder_; }
+  static std::string line_of(const Launch& launch);
 
  private:
+  friend class Recorder;
   // Why the head of a queue cannot be handed over.
   struct Hold {
     enum class Kind { kNothing, kStream, kCompile, kReload } kind = Kind::kNothing;
@@ -122,6 +132,9 @@ class Device {
   void hand_over_head(Stream& stream, std::shared_ptr<Executable> executable);
   bool in_the_way(const Launch& launch) const;
   Queued& enqueue(Stream& stream);
+  void enqueue(const Launch& launch);
+  // Launches now or queues, also what was evicted.
+  void launch_or_queue(const Launch& launch);
   void launch_now(const Launch& launch, Executable& executable);
   // Records the error, poisons the outputs, and says why.
   std::shared_ptr<const std::string> fail(const Launch& launch, const Status& status);
@@ -136,6 +149,7 @@ class Device {
   uint64_t next_in_pool_[kLowestPriority - kHighestPriority + 1] = {};
   size_t queued_ = 0;
   uint64_t numbered_ = 0;
+  std::unique_ptr<Recorder> recorder_;
   struct NumberKey {
     DType dtype;
     uint64_t bits;

@@ -31,6 +31,8 @@ struct KernelSignature {
   std::vector<int32_t> kept;
   // Launch parameters whose storage gets a new buffer, in result order after the outputs.
   std::vector<int32_t> writes;
+  // Launch parameters whose buffer it may overwrite, if nobody needs it any more.
+  std::vector<int32_t> donated = {};
   // Not empty: the last result is the error word.
   std::vector<IndexCheck> checks;
 };
@@ -45,6 +47,12 @@ class Kernel {
   // which must happen before the first launch.
   const std::string& description() const { return description_.empty() ? name_ : description_; }
   void set_description(std::string text) { description_ = std::move(text); }
+  // Whether it may be part of a fused sequence: it is an operator with its program at hand. Set
+  // before the first launch.
+  bool fusible() const { return fusible_; }
+  void set_fusible() { fusible_ = true; }
+  // What the store's loader gets; valid when ready.
+  const std::string& reload_key() const { return reload_key_; }
   KernelState state() const { return state_.load(std::memory_order_acquire); }
   // Valid when ready.
   const KernelSignature& signature() const { return signature_; }
@@ -71,6 +79,7 @@ class Kernel {
 
   const std::string name_;
   std::string description_;
+  bool fusible_ = false;
   std::atomic<KernelState> state_{KernelState::kPending};
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

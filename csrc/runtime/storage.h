@@ -148,6 +148,11 @@ class DeviceStorage : public RefCounted<DeviceStorage> {
   // Set while the contents are bound to host memory that others see: writes end up there.
   std::shared_ptr<SharedMemory> shared;
 
+  // The holding of adaptive eager that saw this storage last, and as which slot; whether it has it.
+  uint64_t held_serial = 0;
+  int32_t held_slot = 0;
+  std::atomic<bool> held{false};
+
   // The key being built that saw this storage last, and as which parameter: finds arguments that
   // share a storage without comparing all pairs.
   uint64_t seen_by = 0;

@@ -9,7 +9,10 @@ The names of ``torch.neuron`` are here too, as in TorchNeuron: ``torch_neuronx.s
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import contextlib
 
 from torch_neuronx import _autoload
 
@@ -17,6 +20,8 @@ __version__ = "0.1.0"
 __all__ = [
     "clear_op_tracking",
     "compile_events",
+    "eager_mode",
+    "eager_stats",
     "explain",
     "fallback_table",
     "get_executed_ops",
@@ -79,6 +84,39 @@ def compile_events() -> list[dict[str, Any]]:
     return session.events()
 
 
+def eager_mode(mode: str) -> contextlib.AbstractContextManager[None]:
+    """Within a ``with`` block, eager operators run this way, in all threads.
+
+    ``per-op``: one executable each. ``adaptive``: sequences that come again are fused in the
+    background; results are the same to the bit. ``blocking``: each is waited for. What holds
+    outside is ``TORCH_NEURONX_EAGER``.
+
+    Raises:
+        ValueError: any other mode.
+
+    Stage: experimental.
+    """
+    from torch_neuronx.eager import adaptive
+
+    return adaptive.eager_mode(mode)
+
+
+def eager_stats(device: int | None = None) -> dict[str, Any]:
+    """What adaptive eager did on a device (default: the current one) since the program began.
+
+    ``recorded``: launches held back to be fused; ``fused_operators`` of them ran in
+    ``fused_launches`` launches. ``flushes``: what ended a holding, by cause. ``loops`` and
+    ``sequences`` found; ``background_compiles`` asked for, ``fused_executables`` ready,
+    ``failed_compiles``; ``over_budget``: sequences that stay one by one. ``seconds_saved``: host
+    time of launching, measured against the same launches one by one.
+
+    Stage: experimental.
+    """
+    from torch_neuronx.eager import adaptive
+
+    return adaptive.eager_stats(device)
+
+
 def explain(function: Any, *args: Any, **kwargs: Any) -> Any:
     """Run ``function(*args, **kwargs)`` compiled; print and return what became of it.
 
@@ -123,6 +161,12 @@ def _plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
         return planning.plan(name, call, values)
 
 
+def _fuse(request: dict[str, Any]) -> Any:
+    from torch_neuronx.eager import fusing
+
+    return fusing.fuse_or_not(request)
+
+
 def _on_fallback(overload: str, values: list[Any]) -> None:
     from torch_neuronx.eager import tracking
 
@@ -154,6 +198,7 @@ def _register() -> None:
     _C.set_starter(_start)
     _C.set_device_counter(_device_count)
     _C.set_planner(_plan)
+    _C.set_fuser(_fuse)
     _C.set_fallback_hook(_on_fallback)
     sharing.register()
     overloads.register()

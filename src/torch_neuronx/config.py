@@ -118,6 +118,10 @@ def _num_devices(environ: Mapping[str, str]) -> int:
     return max(1, int(text)) if text.isdigit() else 1
 
 
+def _eager(environ: Mapping[str, str]) -> str:
+    return "adaptive" if get("TORCH_NEURONX_ENABLE_CONCATENATION") else "per-op"
+
+
 def _cache_dir(environ: Mapping[str, str]) -> str:
     base = environ.get("XDG_CACHE_HOME", "")
     if not os.path.isabs(base):  # the XDG specification says to ignore a relative one
@@ -346,6 +350,53 @@ _TABLE = (
         "Where those tables go: `metric_table_<table>_rank<rank>.csv`.",
     ),
     Option(
+        "TORCH_NEURONX_EAGER",
+        "choice",
+        _eager,
+        _EXPERIMENTAL,
+        False,
+        "How eager operators run: one executable each (`per-op`), sequences that come again fused "
+        "in the background (`adaptive`), or each waited for (`blocking`).",
+        choices=("per-op", "adaptive", "blocking"),
+        default_text="per-op; adaptive if TORCH_NEURONX_ENABLE_CONCATENATION=1",
+    ),
+    Option(
+        "TORCH_NEURONX_EAGER_BUDGET",
+        "int",
+        64,
+        _EXPERIMENTAL,
+        False,
+        "How many fused executables adaptive eager may compile for a device.",
+        minimum=0,
+    ),
+    Option(
+        "TORCH_NEURONX_EAGER_LONGEST",
+        "int",
+        128,
+        _EXPERIMENTAL,
+        False,
+        "How many launches adaptive eager makes one executable at most.",
+        minimum=2,
+        maximum=4096,
+    ),
+    Option(
+        "TORCH_NEURONX_FUSE_REDUCTIONS",
+        "bool",
+        False,
+        _EXPERIMENTAL,
+        False,  # in the key of fused sequences, which alone it changes
+        "Adaptive eager lets the compiler fuse reductions, products and the like with what "
+        "surrounds them: faster, and results may then differ from operators run one by one.",
+    ),
+    Option(
+        "TORCH_NEURONX_ENABLE_CONCATENATION",
+        "bool",
+        False,
+        _STABLE,
+        False,
+        "TorchNeuron's switch for TORCH_NEURONX_EAGER=adaptive.",
+    ),
+    Option(
         "NEURON_LAUNCH_BLOCKING",
         "bool",
         False,
@@ -412,6 +463,10 @@ _TABLE = (
             (
                 "NEURON_EAGER_MODEL_CACHE_SIZE",
                 "executables are bounded by TORCH_NEURONX_EXECUTABLE_MEMORY_MB.",
+            ),
+            (
+                "TORCH_NEURONX_CONCATENATION_QUEUE_LOW_THRESHOLD",
+                "what repeats is found by itself.",
             ),
             ("NEURON_CC_FLAGS", "they are flags of another compiler."),
             ("NEURON_COMPILER_OPT_LEVEL", "it is a flag of another compiler."),

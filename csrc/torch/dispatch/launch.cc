@@ -1,5 +1,6 @@
 #include "torch/dispatch/launch.h"
 
+#include <ATen/Context.h>
 #include <ATen/native/Resize.h>
 #include <ATen/ops/as_strided.h>
 
@@ -8,6 +9,8 @@
 #include <atomic>
 #include <utility>
 
+#include "runtime/recorder.h"
+#include "torch/adaptive.h"
 #include "torch/generator.h"
 #include "torch/memory.h"
 #include "torch/profile.h"
@@ -122,6 +125,7 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
   StackContext stack;
   if (is_recording_memory()) [[unlikely]]
     stack = gather_stack(RecordStacks::kState);
+  bool fusing = false;
   std::vector<at::Tensor> outputs;  // released after the lock, should something throw
   std::unique_lock lock(rt.mutex);
   CallKey key;
@@ -177,6 +181,10 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
     launch.outputs = {storages.data(), storages.size()};
     Stream& stream = current_stream(device);
     launch.stream = &stream;
+    const EagerMode mode = eager_mode();
+    const bool blocking = rt.options().launch_blocking || mode == EagerMode::kBlocking;
+    launch.may_hold = mode == EagerMode::kAdaptive && !blocking && !any_shared_memory() &&
+                      !at::globalContext().deterministicAlgorithms();
     NeuronGenerator* generator = nullptr;
     if (plan->uses_rng) {
       launch.uses_rng = true;
@@ -191,7 +199,7 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
       check(plan->kernel->reload(), name_.c_str());
       return false;
     }
-    const bool blocking = rt.options().launch_blocking;
+    fusing = device.recorder().has_requests();
     if (blocking || any_shared_memory()) {
       lock.unlock();
       // A kernel that is still compiled does not say yet what it writes.
@@ -202,6 +210,8 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
     }
   }
   if (lock.owns_lock()) lock.unlock();
+  if (fusing) [[unlikely]]
+    fuse(device);
   if (plan->keeps_origin || stack) [[unlikely]]
     note_origin(outputs, name_);
   results.clear();

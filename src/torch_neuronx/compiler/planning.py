@@ -67,13 +67,15 @@ class Made:
     compiled: Compiled | None
 
 
-def from_disk(name: str, key: bytes) -> Made | None:
-    """The plan of a call that an earlier process compiled."""
+def from_disk(name: str, key: bytes, *, fusible: bool = False) -> Made | None:
+    """The plan of a call that an earlier process compiled; ``fusible`` as in ``compile``."""
     compiled = session.compiler().lookup(key)
     if compiled is None or "shape" not in compiled.meta:
         return None
     shape = Shape(**compiled.meta["shape"])
     kernel = _C.Kernel(name)
+    if fusible:
+        kernel.set_fusible()
     session.make_ready(kernel, compiled, tuple(shape.writes), key)
     return Made(_make(kernel, shape, compiled), shape, compiled)
 
@@ -92,17 +94,21 @@ def compile(
     observe: Callable[[Compiled | None, BaseException | None], None] = _no_observer,
     wait: str = "",
     label: str = "",
+    fusible: bool = False,
 ) -> Made:
     """The plan of a call that must be compiled; launches wait for it in the background.
 
     ``explain`` makes the text of an error that comes up there; ``observe`` is told how it ended, in
     any thread. ``wait``: "lowered" and "compiled" return no earlier than that, and raise what went
     wrong until then. ``label`` is what reports call it (default: by its operators).
+    ``fusible``: adaptive eager may make it part of a larger executable.
 
     A random operator always waits, since how far it advances the generator is known after its
     lowering.
     """
     kernel = _C.Kernel(name)
+    if fusible:
+        kernel.set_fusible()
     extra = {"shape": dataclasses.asdict(shape), "source": session.pack(program)}
     future = session.compiler().submit(key, lambda: program, extra, name=label)
 

@@ -79,16 +79,22 @@ def pack(program: AnyProgram) -> str:
     return base64.b85encode(zlib.compress(program.to_json().encode(), 1)).decode()
 
 
-def unpack(text: str) -> AnyProgram:
-    """Inverse of ``pack``."""
-    return from_json(zlib.decompress(base64.b85decode(text)).decode())
+def text_of(packed: str) -> str:
+    """The canonical text of what ``pack`` made."""
+    return zlib.decompress(base64.b85decode(packed)).decode()
 
 
-def make_ready(kernel: _C.Kernel, compiled: Compiled, writes: tuple[int, ...], key: bytes) -> None:
+def make_ready(
+    kernel: _C.Kernel,
+    compiled: Compiled,
+    writes: tuple[int, ...],
+    key: bytes,
+    donated: tuple[int, ...] = (),
+) -> None:
     """Hand a compiled program to the kernel that launches wait for.
 
     ``writes``: parameters that get a new buffer, in the order of the results. ``key``: its key
-    among the compiler's programs.
+    among the compiler's programs. ``donated``: parameters whose buffer it may overwrite.
     """
     meta = compiled.meta
     reload_key = json.dumps([base64.b85encode(key).decode(), meta["source"]])
@@ -99,6 +105,7 @@ def make_ready(kernel: _C.Kernel, compiled: Compiled, writes: tuple[int, ...], k
         list(writes),
         [tuple(check) for check in meta["checks"]],
         reload_key,
+        list(donated),
     )
 
 
@@ -107,6 +114,6 @@ def reload(reload_key: str) -> _C.Executable:
     key, source = json.loads(reload_key)
 
     def program() -> AnyProgram:
-        return unpack(source)
+        return from_json(text_of(source))
 
     return compiler().compile_program(base64.b85decode(key), program, {"source": source}).handle

@@ -26,7 +26,7 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
     """The plan of one operator call; raises what CPU would raise for wrong arguments."""
     row = overloads.table()[name]
     key = b"op\0" + name.encode() + b"\0" + call["words"]
-    known = planning.from_disk(name, key)
+    known = planning.from_disk(name, key, fusible=True)
     if known is not None:
         _warn(name, known.shape)
         return known.plan
@@ -41,7 +41,7 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
             return _C.make_plan(None, [], [], resizes, 0, False, False)
         program, shape = _write(row, schema, call, values, metas)
     _warn(name, shape)
-    return planning.compile(name, key, program, shape).plan
+    return planning.compile(name, key, program, shape, fusible=True).plan
 
 
 # Reductions whose dtype, when not given, is that of their out= argument: they compute in it.

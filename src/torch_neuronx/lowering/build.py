@@ -241,17 +241,17 @@ def _evaluate_sequence(sequence: ir.Sequence, *params: Any) -> list[Any]:
         left = [results[s][r] for s, r in sequence.outputs]
         return left + [results[s][r] for _, s, r in sequence.writes]
 
-    return exact.fence(walk, buffers, zero)
+    return exact.fence(walk, buffers, zero, not sequence.fuse_reductions)
 
 
-def written_params(program: ir.AnyProgram) -> tuple[int, ...]:
+def written_params(program: ir.Program | ir.Sequence) -> tuple[int, ...]:
     """Parameters that get a new buffer, in the order of the results."""
     if isinstance(program, ir.Sequence):
         return tuple(p for p, _, _ in program.writes)
     return tuple(dict.fromkeys(w.param for w in program.writes))
 
 
-def _weak_params(program: ir.AnyProgram) -> set[int]:
+def _weak_params(program: ir.Program | ir.Sequence) -> set[int]:
     """Parameters that are Python numbers, which yield to tensors in type promotion."""
     if isinstance(program, ir.Program):
         return {a.param for n in program.nodes for a in _numbers(n.args) if a.weak}
@@ -264,7 +264,7 @@ def _weak_params(program: ir.AnyProgram) -> set[int]:
     }
 
 
-def lower(program: ir.AnyProgram, *, platform: str, version: str) -> Lowered:
+def lower(program: ir.Program | ir.Sequence, *, platform: str, version: str) -> Lowered:
     """Lower for ``platform`` ("cpu", or a neutral name) to a portable artifact.
 
     ``version`` is the StableHLO version the plugin reads, such as "1.9.3".

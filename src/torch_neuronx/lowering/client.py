@@ -23,7 +23,7 @@ from typing import Any
 from torch_neuronx import config
 from torch_neuronx.lowering import errors
 from torch_neuronx.lowering.errors import LoweringError
-from torch_neuronx.lowering.program import AnyProgram, Array
+from torch_neuronx.lowering.program import AnyProgram, Array, Text, from_json
 
 _FRAME = struct.Struct(">Q")
 _HEADER = struct.Struct(">I")
@@ -304,6 +304,8 @@ def _lower_in_process(program: AnyProgram, platform: str, version: str) -> Lower
     from torch_neuronx.lowering import build
 
     start = time.perf_counter()
+    if isinstance(program, Text):
+        program = from_json(program.text)
     lowered = build.lower(program, platform=platform, version=version)
     return LoweredReply(
         module=lowered.module,

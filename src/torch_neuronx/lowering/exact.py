@@ -27,26 +27,28 @@ from jax.extend import core
 
 _MARK = "torchneuron stage"
 
-# Rounding element-wise primitives. Those that become polynomials on the way (erf, lgamma, asin,
-# sinh, ...) are not among them: how their multiplications and additions are contracted differs with
-# what surrounds them.
-ARITHMETIC = frozenset(
-    "add sub mul div rem pow integer_pow sqrt rsqrt cbrt exp exp2 expm1 log log1p sin cos tan atan2 "
-    "tanh logistic square add_any".split()
-)
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+# Rounding element-wise primitives with one right answer (IEEE 754). Those that become polynomials
+# (exp, tanh, erf, ...) are not among them: how their multiplications and additions are contracted
+# differs with what surrounds them, and with whether an element falls into a loop's vectorised part.
+ARITHMETIC = _words("add sub mul div rem integer_pow sqrt square add_any")
 # They round, but what they give does not depend on what reads it.
-CONVERSIONS = frozenset(("convert_element_type", "reduce_precision"))
+CONVERSIONS = _words("convert_element_type reduce_precision")
 ROUNDING = ARITHMETIC | CONVERSIONS
 # Exact ones; those in MOVES never look at a value, so they pass on what still is to be fenced.
-EXACT = frozenset(
-    "neg abs sign floor ceil round max min clamp select_n eq ne lt le gt ge is_finite and or xor "
-    "not shift_left shift_right_logical shift_right_arithmetic population_count clz iota "
-    "bitcast_convert_type random_bits stop_gradient random_seed random_wrap".split()
-)
-MOVES = frozenset(
-    "broadcast_in_dim reshape transpose squeeze expand_dims slice dynamic_slice gather concatenate "
-    "pad rev copy copy_p dynamic_update_slice".split()
-)
+EXACT = _words("""
+    neg abs sign floor ceil round max min clamp select_n eq ne lt le gt ge is_finite and or xor not
+    shift_left shift_right_logical shift_right_arithmetic population_count clz iota
+    bitcast_convert_type random_bits stop_gradient random_seed random_wrap
+""")
+MOVES = _words("""
+    broadcast_in_dim reshape transpose squeeze expand_dims slice dynamic_slice gather concatenate
+    pad rev copy copy_p dynamic_update_slice
+""")
 _CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
           "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}  # fmt: skip
 _BITS = {2: np.int16, 4: np.int32, 8: np.int64}
@@ -57,10 +59,15 @@ def end_stage(values: Sequence[Any]) -> list[Any]:
     return [checkpoint_name(x, _MARK) for x in values]
 
 
-def fence(function: Callable[..., list[Any]], params: Sequence[Any], zero: Any) -> list[Any]:
-    """``function(*params)`` with every stage exact; ``zero`` is the run-time zero."""
+def fence(
+    function: Callable[..., list[Any]], params: Sequence[Any], zero: Any, close: bool = True
+) -> list[Any]:
+    """``function(*params)`` with every stage exact; ``zero`` is the run-time zero.
+
+    Without ``close``, only stages of one rounding are: the others have no barriers and no fences.
+    """
     closed, tree = jax.make_jaxpr(function, return_shape=True)(*params)
-    results = _Interpreter(zero).program(closed, params)
+    results = _Interpreter(zero, close).program(closed, params)
     return jax.tree.unflatten(jax.tree.structure(tree), results)
 
 
@@ -131,8 +138,10 @@ def _fence(x: Any, zero: Any) -> Any:
 
 
 class _Interpreter:
-    def __init__(self, zero: Any) -> None:
+    def __init__(self, zero: Any, close: bool) -> None:
         self.zero = zero
+        self.barrier = jax.lax.optimization_barrier if close else lambda values: values
+        self.close = close
 
     def program(self, closed: Any, params: Sequence[Any]) -> list[Any]:
         jaxpr = closed.jaxpr
@@ -184,7 +193,8 @@ class _Interpreter:
                 jaxpr = inner.jaxpr
                 scope = dict(zip(jaxpr.invars, inputs, strict=True))
                 scope.update(
-                    (v, _Value(c, False)) for v, c in zip(jaxpr.constvars, inner.consts, strict=True)
+                    (v, _Value(c, False))
+                    for v, c in zip(jaxpr.constvars, inner.consts, strict=True)
                 )
                 self.open_stage(jaxpr.eqns, scope)
                 results = [self.read(scope, v) for v in jaxpr.outvars]
@@ -202,15 +212,15 @@ class _Interpreter:
         outer = dict.fromkeys(
             a for e in eqns for a in e.invars if not isinstance(a, core.Literal) and a in env
         )
-        scope: dict[Any, Any] = dict(
-            zip(outer, jax.lax.optimization_barrier([env[a].raw for a in outer]), strict=True)
-        )
+        # A barrier may be gone by the time that XLA's CPU compiler fuses: a fence never is.
+        fenced = [env[a].fenced(self.zero) if self.close else env[a].raw for a in outer]
+        scope: dict[Any, Any] = dict(zip(outer, self.barrier(fenced), strict=True))
         for eqn in eqns:
             raws = [a.val if isinstance(a, core.Literal) else scope[a] for a in eqn.invars]
             scope.update(zip(eqn.outvars, _bind(eqn, raws), strict=True))
         made = [v for e in eqns for v in e.outvars if last_use.get(v, -1) >= end]
-        results = jax.lax.optimization_barrier([scope[v] for v in made])
-        env.update((v, _Value(x, True)) for v, x in zip(made, results, strict=True))
+        results = self.barrier([scope[v] for v in made])
+        env.update((v, _Value(x, self.close)) for v, x in zip(made, results, strict=True))
 
 
 def _bind(eqn: Any, inputs: Sequence[Any]) -> list[Any]:

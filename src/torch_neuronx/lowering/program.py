@@ -212,7 +212,8 @@ class Sequence:
 
     ``outputs`` are (step, result) of the buffers that leave it; ``writes`` are (parameter, step,
     result): a new buffer for a parameter's storage. ``donated`` are parameters that nobody needs
-    afterwards. One more parameter follows ``params``: a 0-d int32 that is zero (``lowering.exact``).
+    afterwards. One more parameter follows ``params``: a 0-d int32 that is zero, for
+    ``lowering.exact``.
     """
 
     programs: tuple[Program, ...]
@@ -221,6 +222,7 @@ class Sequence:
     outputs: tuple[tuple[int, int], ...] = ()
     writes: tuple[tuple[int, int, int], ...] = ()
     donated: tuple[int, ...] = ()
+    fuse_reductions: bool = False  # and the like: faster, and no longer bit for bit
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -232,10 +234,21 @@ class Sequence:
         return json.dumps(_encode(self), separators=(",", ":"), sort_keys=True)
 
 
-AnyProgram = Program | Sequence
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """A program in its canonical text, to be read only where it is lowered."""
+
+    text: str
+    nodes: tuple[Node, ...] = ()  # for reports
+
+    def to_json(self) -> str:
+        return self.text
 
 
-def from_json(text: str) -> AnyProgram:
+AnyProgram = Program | Sequence | Text
+
+
+def from_json(text: str) -> Program | Sequence:
     """Inverse of ``to_json`` of either."""
     program = _decode(json.loads(text))
     if not isinstance(program, (Program, Sequence)):

@@ -54,6 +54,13 @@ def start() -> None:
                 sys.stderr.isatty() or config.get("TORCH_NEURONX_LOG_LEVEL") >= 1,
                 session.reload,
             )
+        # Compiled only, nothing runs, and so nothing is learnt from launches.
+        if not config.get("TORCH_NEURONX_COMPILE_ONLY"):
+            _C.set_eager_limits(
+                config.get("TORCH_NEURONX_EAGER_BUDGET"), config.get("TORCH_NEURONX_EAGER_LONGEST")
+            )
+            mode = config.get("TORCH_NEURONX_EAGER").upper().replace("-", "_")
+            _C.set_eager_mode(getattr(_C.EagerMode, mode))
         atexit.register(_at_exit)
 
 
