@@ -338,7 +338,7 @@ _TABLE = (
         _STABLE,
         False,
         "Tables of torch.compile to write as CSV when the program ends, separated by commas "
-        "(`graph_stats`, `specialisations`).",
+        "(`graph_stats`, `specialisations`, `eager_frames`).",
         default_text="none",
     ),
     Option(

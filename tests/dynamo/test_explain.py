@@ -49,6 +49,15 @@ def test_an_operator_without_rule_is_named() -> None:
     assert "operator by operator, because" in str(seen)
 
 
+def test_an_operator_that_cannot_run_anywhere_is_named() -> None:
+    with pytest.warns(UserWarning, match="operator by operator"):
+        seen = torch_neuronx.explain(
+            lambda x: torch.ops.aten._masked_scale(x, x > 0, 2.0), torch.ones(3).to("neuron")
+        )
+    assert seen.refused() == ["aten::_masked_scale"] and seen.fallback() == []
+    assert "it raises: aten::_masked_scale has neither a lowering rule" in str(seen)
+
+
 def test_specialisations_are_traced_and_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

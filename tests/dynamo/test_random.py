@@ -66,3 +66,35 @@ def test_cpu_random_operators_draw_from_the_cpu_generator() -> None:
     expected = torch.rand(3)
     torch.manual_seed(1)
     assert torch.equal(function(torch.zeros(3).to("neuron")).cpu(), expected)
+
+
+@pytest.mark.parametrize(
+    "draw, message",
+    [
+        (lambda x: torch.randint(0, 300, (4,), dtype=torch.uint8, device=x.device),
+         "to - 1 is out of bounds for unsigned char"),
+        (lambda x: torch.randint(-(2**40), 0, (4,), dtype=torch.int32, device=x.device),
+         "from is out of bounds for int"),
+        (lambda x: torch.randint_like(x, 5, 500, dtype=torch.int8),
+         "to - 1 is out of bounds for signed char"),
+    ],
+)  # fmt: skip
+def test_bounds_beyond_the_dtype_are_refused_as_in_eager(
+    draw: Callable[[torch.Tensor], torch.Tensor], message: str
+) -> None:
+    x = torch.zeros(4).to("neuron")
+    for function in (draw, torch.compile(draw, backend="neuron")):
+        with pytest.raises(RuntimeError, match=message):
+            function(x)
+            torch.neuron.synchronize()
+
+
+def test_the_full_range_of_int64_is_drawn_as_in_eager() -> None:
+    def draw(x: torch.Tensor) -> torch.Tensor:
+        return torch.randint(-(2**63), 2**63 - 1, (64,), device=x.device)
+
+    x = torch.zeros(1).to("neuron")
+    torch.neuron.manual_seed(5)
+    expected = draw(x)
+    torch.neuron.manual_seed(5)
+    assert torch.equal(torch.compile(draw, backend="neuron")(x).cpu(), expected.cpu())

@@ -8,14 +8,17 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from support import Executables, assert_same, no_fallback, to_device
+from torch_neuronx.dlpack import from_dlpack, to_dlpack
 
 Case = tuple[Callable[..., Any], Callable[[], list[Any]]]
 INF, NAN = float("inf"), float("nan")
@@ -368,3 +371,85 @@ def test_reading_the_loss_changes_no_weight(every: int) -> None:
         return model.weight.detach().cpu()
 
     assert torch.equal(train(every), train(6))
+
+
+# Modules, optimizers, saving and loading
+
+
+@pytest.mark.parametrize(
+    "name, fused", [("SGD", True), ("AdamW", True), ("AdamW", False), ("Rprop", False)]
+)
+def test_a_compiled_optimizer_moves_transposed_parameters(name: str, fused: bool) -> None:
+    def train(device: str) -> list[torch.Tensor]:
+        target = torch.linspace(-1, 1, 6, device=device).reshape(3, 2)
+        dense = torch.zeros(3, 2, device=device, requires_grad=True)
+        transposed = torch.zeros(2, 3, device=device).t().requires_grad_()
+        keywords = {"fused": True} if fused else {}
+        optimizer = getattr(torch.optim, name)([dense, transposed], lr=0.05, **keywords)
+        step = optimizer.step
+        if device == "neuron":
+            step = torch.compile(step, backend="neuron")
+        for _ in range(3):
+            optimizer.zero_grad()
+            sum(((p - target) ** 2).sum() for p in (dense, transposed)).backward()
+            step()
+        return [dense.detach(), transposed.detach()]
+
+    expected = train("cpu")
+    actual = train("neuron")
+    assert_same(actual, expected, scale=5)
+    assert actual[1].stride() == (1, 3) and actual[1].abs().max().item() > 0.05
+
+
+def test_tied_weights_survive_saving_and_a_compiled_step_goes_on(tmp_path: Path) -> None:
+    def make(device: str) -> tuple[nn.ModuleList, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.ModuleList([nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)])
+        model[1].weight = model[0].weight
+        model = model.to(device)
+        return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+    def step(model: nn.ModuleList, optimizer: torch.optim.Optimizer, run: Any) -> float:
+        tokens = torch.arange(7, device=model[0].weight.device)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(run(model, tokens), tokens.flip(0))
+        loss.backward()
+        optimizer.step()
+        return float(loss)
+
+    def forward(model: nn.ModuleList, tokens: torch.Tensor) -> torch.Tensor:
+        return model[1](model[0](tokens).tanh())
+
+    compiled = torch.compile(forward, backend="neuron")
+    model, optimizer = make("neuron")
+    assert model[0].weight is model[1].weight and len(list(model.parameters())) == 1
+    straight = [step(model, optimizer, compiled) for _ in range(4)]
+    model, optimizer = make("neuron")
+    resumed = [step(model, optimizer, compiled) for _ in range(2)]
+    torch.save([model.state_dict(), optimizer.state_dict()], tmp_path / "c.pt")
+    model, optimizer = make("neuron")
+    states = torch.load(tmp_path / "c.pt", map_location="neuron")
+    model.load_state_dict(states[0])
+    optimizer.load_state_dict(states[1])
+    resumed += [step(model, optimizer, compiled) for _ in range(2)]
+    assert resumed == straight
+    model, optimizer = make("cpu")
+    on_cpu = [step(model, optimizer, forward) for _ in range(4)]
+    torch.testing.assert_close(torch.tensor(straight), torch.tensor(on_cpu))
+
+
+def test_a_loaded_tensor_and_one_from_dlpack_are_inputs(tmp_path: Path) -> None:
+    source = torch.arange(12.0).reshape(3, 4)
+    torch.save(source, tmp_path / "t.pt")
+    loaded = torch.load(tmp_path / "t.pt", map_location="neuron")
+    given = from_dlpack(source)
+    compiled = torch.compile(lambda a, b: (a.t() @ b, a + b), backend="neuron")
+    assert_same(compiled(loaded, given), (source.t() @ source, source + source))
+
+
+def test_what_shares_memory_through_dlpack_sees_a_compiled_write() -> None:
+    x = torch.arange(4.0).to("neuron")
+    host = numpy.from_dlpack(to_dlpack(x))
+    torch.compile(lambda a: a.add_(1), backend="neuron")(x)
+    torch.neuron.synchronize()
+    assert host.tolist() == [1.0, 2.0, 3.0, 4.0]

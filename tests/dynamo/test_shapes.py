@@ -12,6 +12,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from support import Executables, assert_same
 from torch_neuronx import config
+from torch_neuronx.compiler import ledger
 
 
 def scaled(a: torch.Tensor) -> Any:
@@ -43,6 +44,8 @@ def test_static_shapes_hit_dynamos_limit_and_go_eager() -> None:
         x = torch.randn(n, 3)
         assert_same(function(x.to("neuron")), scaled(x))
     assert counter.frame_count == torch._dynamo.config.recompile_limit
+    (frame,) = [f for f in ledger.eager_frames() if "'scaled'" in f.function]
+    assert "recompile_limit" in frame.limit and "size mismatch" in frame.reason
 
 
 @pytest.mark.full

@@ -16,7 +16,7 @@ from typing import Any
 
 from torch_neuronx import config
 
-TABLES = ("graph_stats", "specialisations")
+TABLES = ("graph_stats", "specialisations", "eager_frames")
 
 
 @dataclasses.dataclass
@@ -70,7 +70,17 @@ class Graph:
     specialisations: list[Specialisation] = dataclasses.field(default_factory=list)
 
 
+@dataclasses.dataclass(frozen=True)
+class EagerFrame:
+    """A function that Dynamo does not compile any more: new inputs run operator by operator."""
+
+    function: str  # name and line
+    limit: str
+    reason: str  # the last guard that failed
+
+
 _lock = threading.Lock()
+_eager_frames: list[EagerFrame] = []
 _graphs: list[Graph] = []
 _exports: list[str] = []
 
@@ -93,10 +103,24 @@ def graphs() -> list[Graph]:
         return list(_graphs)
 
 
+def add_eager_frame(frame: EagerFrame) -> None:
+    """Record a frame, once."""
+    with _lock:
+        if frame not in _eager_frames:
+            _eager_frames.append(frame)
+
+
+def eager_frames() -> list[EagerFrame]:
+    """The frames that went eager since the last ``reset``."""
+    with _lock:
+        return list(_eager_frames)
+
+
 def reset() -> None:
     """Forget everything. Graphs that are alive record no further specialisations that show."""
     with _lock:
         _graphs.clear()
+        _eager_frames.clear()
 
 
 def metrics() -> list[dict[str, Any]]:
@@ -153,10 +177,12 @@ def export(directory: str | None = None) -> list[str]:
             for g in graphs()
             for s in g.specialisations
         ],
+        "eager_frames": [dataclasses.asdict(f) for f in eager_frames()],
     }
     columns = {
         "graph_stats": [*_METRIC_FIELDS],
         "specialisations": [f.name for f in dataclasses.fields(Specialisation)],
+        "eager_frames": [f.name for f in dataclasses.fields(EagerFrame)],
     }
     paths = []
     for table in _exports:

@@ -24,6 +24,7 @@ from torch_neuronx.dynamo import (
     autocopy,
     buckets,
     device_interface,
+    frames,
     obstacles,
     padding,
 )
@@ -143,6 +144,7 @@ def compile(
     """
     chosen = Options.read(options, mode)
     ledger.enable_exports()
+    frames.watch()
     # Dynamo hands over real inputs; which of their sizes are symbolic, its graph knows.
     if config.get("TORCH_NEURONX_DYNAMIC") == "reject":
         _refuse_symbolic(

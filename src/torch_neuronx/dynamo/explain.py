@@ -25,7 +25,9 @@ class Explanation:
     """What happened while a function ran compiled once.
 
     ``graphs`` are the ledger's records, ``breaks`` Dynamo's graph breaks, ``unsupported`` what made
-    Dynamo run a whole frame in Python. ``peak_bytes`` is an estimate: the largest executable's
+    Dynamo run a whole frame in Python, ``eager_frames`` functions past Dynamo's recompile limit.
+    ``error`` is what the run raised for an operator that neither has a rule nor runs on the CPU;
+    ``result`` is None then. ``peak_bytes`` is an estimate: the largest executable's
     arguments, results and temporaries, as the plugin states them. ``result`` is the function's.
     """
 
@@ -34,6 +36,8 @@ class Explanation:
     unsupported: tuple[str, ...]
     peak_bytes: int
     result: Any
+    eager_frames: tuple[ledger.EagerFrame, ...] = ()
+    error: NotImplementedError | None = None
 
     def native(self) -> list[str]:
         """Overloads that run on the device, in an executable."""
@@ -45,6 +49,13 @@ class Explanation:
 
     def fallback(self) -> list[str]:
         """Overloads without a rule: they run on the CPU, and their graph operator by operator."""
+        return [n for n in self._without_rule() if _runs_on_cpu(n)]
+
+    def refused(self) -> list[str]:
+        """Overloads that raise: neither a rule nor a kernel that could run them on the CPU."""
+        return [n for n in self._without_rule() if not _runs_on_cpu(n)]
+
+    def _without_rule(self) -> list[str]:
         return sorted({n for g in self.graphs for n in g.fallback})
 
     def __str__(self) -> str:
@@ -52,6 +63,12 @@ class Explanation:
         for b in self.breaks:
             lines.append(f"  break at {b.line}: {b.reason}")
         lines += [f"  run in Python: {text}" for text in self.unsupported]
+        lines += [
+            f"  run in Python: {f.function}, past Dynamo's {f.limit}; last: {f.reason}"
+            for f in self.eager_frames
+        ]
+        if self.error is not None:
+            lines.append(f"  it raises: {self.error}")
         for g in self.graphs:
             lines.append(f"graph {g.graph_name}: {g.graph_node_count} nodes, {g.cause}")
             if g.traced == "cached":
@@ -65,6 +82,7 @@ class Explanation:
             ("native", self.native()),
             ("decomposed", self.decomposed()),
             ("without a rule", self.fallback()),
+            ("refused", self.refused()),
         ):
             lines.append(f"operators {title}: {', '.join(names) or 'none'}")
         lines.append(f"peak memory, estimated: {_size(self.peak_bytes)}")
@@ -104,8 +122,12 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
     earlier = {id(s) for g in ledger.graphs() for s in g.specialisations}
     breaks_before = len(output_graph.graph_break_reasons)
     unsupported_before = dict(counters["unimplemented"])
-    result = compiled(*args, **kwargs)
-    torch.neuron.synchronize()
+    result, error = None, None
+    try:
+        result = compiled(*args, **kwargs)
+        torch.neuron.synchronize()
+    except NotImplementedError as refusal:
+        error = refusal
     known = ledger.graphs()
     graphs = [
         *known[before:],
@@ -129,7 +151,18 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanat
         ),
         default=0,
     )
-    return Explanation(tuple(graphs), tuple(breaks), tuple(unsupported), peak, result)
+    return Explanation(
+        tuple(graphs), tuple(breaks), tuple(unsupported), peak, result,
+        tuple(ledger.eager_frames()), error,
+    )  # fmt: skip
+
+
+def _runs_on_cpu(name: str) -> bool:
+    """Whether the CPU fallback finds a kernel for an overload; a custom operator's has any."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return not name.startswith("aten::") or any(
+        has(name, key) for key in ("CPU", "CompositeImplicitAutograd", "CompositeExplicitAutograd")
+    )
 
 
 def _line(stack: Any) -> str:

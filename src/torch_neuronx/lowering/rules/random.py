@@ -39,6 +39,7 @@ from torch_neuronx.lowering.dtypes import (
     np_dtype,
     op_math,
 )
+from torch_neuronx.lowering.errors import LoweringError
 from torch_neuronx.lowering.philox import Stream
 from torch_neuronx.lowering.table import lowers
 
@@ -97,8 +98,39 @@ def _as_uint64(x: Any) -> Any:
     return lax.bitcast_convert_type(x.astype(np.int64), np.uint64)
 
 
+# C++'s names, as PyTorch's messages have them.
+_C_NAMES = {
+    "bool": "bool",
+    "uint8": "unsigned char",
+    "int8": "signed char",
+    "int16": "short",
+    "int32": "int",
+    "int64": "long",
+}
+
+
+def _check_bounds(dtype: str, low: int, high: int) -> None:
+    if low >= high:
+        raise LoweringError(
+            f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}"
+        )
+    if dtype not in _C_NAMES:
+        return
+    least, most = (0, 1) if dtype == "bool" else (
+        np.iinfo(np_dtype(dtype)).min, np.iinfo(np_dtype(dtype)).max)  # fmt: skip
+    for name, value in (("from", low), ("to - 1", high - 1)):
+        if not least <= value <= most:
+            raise LoweringError(f"{name} is out of bounds for {_C_NAMES[dtype]}")
+
+
 def _integers(rng: Stream, shape: Shape, dtype: str, low: Any, high: Any) -> Any:
-    """Integers in [low, high) as ``dtype``; high 2^63 and a full 64-bit range are possible."""
+    """Integers in [low, high) as ``dtype``; high 2^63 and a full 64-bit range are possible.
+
+    Bounds that a compiled graph holds as numbers are checked here, in CPU's words; those of eager
+    calls are operands, which the launch checks.
+    """
+    if isinstance(low, int) and isinstance(high, int):
+        _check_bounds(dtype, low, high)
     start = _as_uint64(low)
     width = _as_uint64(high) - start
     bits = rng.bits64(shape)
