@@ -108,7 +108,10 @@ def shape_class(sample: Any) -> Any:
 
 
 def samples(op: Any, dtype: torch.dtype, grad: bool, budget: int | None) -> Iterator[Any]:
-    """Up to ``budget`` samples of distinct shape class, built on the CPU, the same each time."""
+    """Up to ``budget`` samples of distinct shape class, built on the CPU, the same each time.
+
+    The first ones, unless nothing can be told from them: then the last gives way to one that has a
+    result."""
     torch.manual_seed(20)
     seen: set[Any] = set()
     kept = []
@@ -118,9 +121,22 @@ def samples(op: Any, dtype: torch.dtype, grad: bool, budget: int | None) -> Iter
             if budget is None or which not in seen:
                 seen.add(which)
                 kept.append(sample)
-            if budget is not None and (len(kept) >= budget or i > 300):
+            if budget is None or (len(kept) < budget and i <= 300):
+                continue
+            if i > 300 or any(_tells(op, x) for x in kept):
                 break
+            kept.pop()
     yield from kept
+
+
+def _tells(op: Any, sample: Any) -> bool:
+    """Whether CPU's result of a sample has elements, and not all of them are nan."""
+    with torch.no_grad(), contextlib.suppress(Exception):
+        state = torch.get_rng_state()
+        results = tensors(_call(op, _copies(_parts(sample))))
+        torch.set_rng_state(state)
+        return any(t.numel() > 0 and not t.isnan().all() for t in results) or not results
+    return True
 
 
 def move(tree: Any, memo: dict[int, torch.Tensor] | None = None) -> Any:
