@@ -41,7 +41,9 @@ def test_model_name_begins_the_graphs_name() -> None:
     assert record["graph_name"].startswith(f"mine_{record['graph_id']}_inference_")
 
 
-@pytest.mark.parametrize("options", [{"model_name": 3}, {"fallback_execution": "yes"}])
+@pytest.mark.parametrize(
+    "options", [{"model_name": 3}, {"fallback_execution": "yes"}, {"frontend": "torch-mlir"}]
+)
 def test_wrong_value_names_option_expectation_and_value(options: dict[str, Any]) -> None:
     (name, value) = next(iter(options.items()))
     with pytest.raises(Exception, match=rf"options\['{name}'\].*expected.*got {value!r}"):

@@ -11,7 +11,7 @@ from typing import Any
 from torch_neuronx import config
 from torch_neuronx.dynamo import buckets
 
-OWN = ("model_name", "fallback_execution", "buckets", "dynamic")
+OWN = ("model_name", "fallback_execution", "buckets", "frontend", "dynamic")
 
 _said: set[Any] = set()
 
@@ -22,7 +22,8 @@ class Options:
 
     ``model_name`` begins the names of graphs and artefacts. ``fallback_execution``: a graph that
     cannot be compiled runs operator by operator instead of raising. ``buckets``: the sizes that
-    changing dimensions are padded to (``buckets.Spec``), by dimension.
+    changing dimensions are padded to (``buckets.Spec``), by dimension. ``frontend`` is what lowers
+    to StableHLO: "jax", and no other yet.
     """
 
     model_name: str = "model_default"
@@ -50,6 +51,12 @@ class Options:
             raise ValueError(
                 f"options['fallback_execution'] of torch.compile: expected True or False, got "
                 f"{fallback!r}"
+            )
+        frontend = given.get("frontend", "jax")
+        if frontend != "jax":
+            raise ValueError(
+                f"options['frontend'] of torch.compile: expected 'jax', got {frontend!r}. The "
+                "Torch-MLIR front end is not there; leave the option out"
             )
         return Options(name, fallback, buckets.read(given.get("buckets")))
 
