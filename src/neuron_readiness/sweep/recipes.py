@@ -27,6 +27,10 @@ def candidates(model: Any, config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         if "pixel_values" in takes and pixels is not None:
             yield "ids+pixels", {**text, "pixel_values": pixels}
         yield "ids", text
+        if "pixel_values_videos" in takes and pixels is not None:
+            yield "ids+frames", {**text, "pixel_values_videos": _frames(config, pixels)}
+    if "grid_thw" in takes:
+        yield "patches", _patches(config, takes, make)
     if "pixel_values" in takes and pixels is not None:
         yield "pixels", {"pixel_values": pixels}
         for size in (128, 224):  # a stem that halves often, or a size that is fixed
@@ -35,8 +39,7 @@ def candidates(model: Any, config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         yield "pair of images", {"pixel_values": torch.stack([pixels, pixels], dim=1)}
     for key in ("pixel_values_videos", "pixel_values"):
         if key in takes and pixels is not None:
-            frames = int(_first(config, "frames_per_clip", "num_frames") or 4)
-            yield f"{frames} frames", {key: torch.stack([pixels] * frames, dim=1)}
+            yield "frames", {key: _frames(config, pixels)}
     if "past_values" in takes:
         length = int(_first(config, "context_length") or 32)
         series = int(_first(config, "num_input_channels", "input_size") or 1)
@@ -60,6 +63,26 @@ def candidates(model: Any, config: Any) -> Iterator[tuple[str, dict[str, Any]]]:
         width = getattr(config, "hidden_size", None)
         if key in takes and isinstance(width, int):
             yield key, {key: torch.randn(1, _TOKENS, width, generator=make)}
+
+
+def _frames(config: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """(1, frames, channels, height, width)."""
+    return torch.stack([pixels] * int(_first(config, "frames_per_clip", "num_frames") or 4), dim=1)
+
+
+def _patches(config: Any, takes: Any, make: torch.Generator) -> dict[str, Any]:
+    """One image as (patches, values of a patch) with its grid, as vision towers of any size of
+    image take it."""
+    side = 4 * int(_first(config, "spatial_merge_size") or 1)
+    channels = int(_first(config, "in_channels", "in_chans", "num_channels") or 3)
+    patch = int(_first(config, "patch_size") or 14)
+    values = channels * patch**2 * int(_first(config, "temporal_patch_size") or 1)
+    name = next(iter(takes))
+    inputs: dict[str, Any] = {name: torch.randn(side * side, values, generator=make)}
+    inputs["grid_thw"] = torch.tensor([[1, side, side]])
+    if "merge_sizes" in takes:
+        inputs["merge_sizes"] = torch.tensor([int(_first(config, "spatial_merge_size") or 1)])
+    return inputs
 
 
 def _first(config: Any, *names: str) -> Any:

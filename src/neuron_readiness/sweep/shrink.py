@@ -30,6 +30,35 @@ _TOP = re.compile(r"num_experts_per_tok|moe_topk|moe_top_k|top_k_experts|experts
 # Names of stages that follow from a depth: the class derives them again.
 _DERIVED = ("stage_names", "out_features", "out_indices", "_out_features", "_out_indices")
 _GROUPS = re.compile(r"^(n_group|topk_group|num_expert_group)$")
+# What a configuration leaves at None and its model needs; widths as if divided already.
+_MISSING: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": _LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "rope_theta": 10000.0,
+    "dropout_rate": 0.0,
+    "pad_token_id": 0,
+}
+
+
+def filled(config: dict[str, Any]) -> dict[str, Any]:
+    """A copy with a value for what is None in it or in one of its parts, and is needed."""
+    whole = dict(config)
+    for key, value in config.items():
+        if isinstance(value, dict) and _is_part(key, value):
+            whole[key] = filled(value)
+        elif value is None and key in _MISSING:
+            whole[key] = _MISSING[key]
+    return whole
+
+
+def _is_part(key: str, value: dict[str, Any]) -> bool:
+    """Whether an entry is the configuration of a part of the model."""
+    return key.endswith("config") or "model_type" in value
 
 
 def shrink(config: dict[str, Any], divisor: int, *, keep_depth: bool = False) -> dict[str, Any]:
@@ -50,8 +79,12 @@ def shrink(config: dict[str, Any], divisor: int, *, keep_depth: bool = False) ->
 
 def _entry(key: str, value: Any, divisor: int, keep_depth: bool) -> Any:
     if isinstance(value, dict):
-        part = key.endswith("config")
-        return shrink(value, divisor, keep_depth=keep_depth) if part else value
+        if value and all(str(k).isdigit() for k in value):  # by the number of the layer
+            return {k: v for k, v in value.items() if keep_depth or int(k) < _LAYERS}
+        if _is_part(key, value):
+            return shrink(value, divisor, keep_depth=keep_depth)
+        sections = value.get("mrope_section")
+        return {**value, "mrope_section": _split(sections, divisor)} if sections else value
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):
@@ -63,6 +96,13 @@ def _entry(key: str, value: Any, divisor: int, keep_depth: bool) -> Any:
         if _WIDTH.search(key) and not _NOT_WIDTH.search(key):
             return [_divided(v, divisor) for v in value]
     return value
+
+
+def _split(sections: list[int], divisor: int) -> list[int]:
+    """Sections of a rotary embedding: with the same sum, divided, and none of them empty."""
+    total = max(len(sections), sum(sections) // divisor)
+    least = [max(1, n * total // sum(sections)) for n in sections]
+    return [max(1, total - sum(least[1:])), *least[1:]]
 
 
 def _number(key: str, value: int, divisor: int) -> int:
@@ -78,7 +118,7 @@ def _number(key: str, value: int, divisor: int) -> int:
         return min(value, _LAYERS)
     if key in ("max_position_embeddings", "n_positions", "max_source_positions", "max_length"):
         return min(value, 512)
-    if _WIDTH.search(key) and not _NOT_WIDTH.search(key):
+    if key.endswith("head_dim") or (_WIDTH.search(key) and not _NOT_WIDTH.search(key)):
         return _divided(value, divisor)
     return value
 

@@ -7,11 +7,11 @@ import itertools
 from typing import Any
 
 from neuron_readiness.sweep.recipes import candidates
-from neuron_readiness.sweep.shrink import DIVISORS, shrink
+from neuron_readiness.sweep.shrink import DIVISORS, filled, shrink
 from neuron_readiness.sweep.sources import Built, CannotBuild
 from neuron_readiness.sweep.sources.torchvision_shim import why_not
 
-_MOST_PARAMETERS = 60_000_000
+_MOST_PARAMETERS = 150_000_000
 # The mappings that a class is looked for in, the bare model first.
 _MAPPINGS = (
     "MODEL_MAPPING",
@@ -52,9 +52,10 @@ def build(name: str) -> Built:
     config_class = CONFIG_MAPPING[name]
     model_class = _model_class(config_class)
     first: Exception | None = None  # the reduction that is tried first says most
-    for divisor, keep_depth in itertools.product(DIVISORS, (False, True)):
+    plans = [*itertools.product(DIVISORS, (False, True), (False,)), (DIVISORS[0], False, True)]
+    for divisor, keep_depth, fill in plans:
         try:
-            config = _config(config_class, divisor, keep_depth)
+            config = _config(config_class, divisor, keep_depth, fill)
             count = _parameters(model_class, config)
             if count > _MOST_PARAMETERS:
                 raise CannotBuild(f"{count} parameters with widths divided by {divisor}")
@@ -70,7 +71,8 @@ def build(name: str) -> Built:
             except Exception as error:
                 first = first or error
                 continue
-            reduction = f"1/{divisor}{', all layers' if keep_depth else ''}"
+            more = ", all layers" if keep_depth else ", defaults filled in" if fill else ""
+            reduction = f"1/{divisor}{more}"
             return Built(model, kwargs, model_class.__name__, recipe, reduction, count)
     first = first or CannotBuild(f"no inputs are known for {model_class.__name__}")
     raise CannotBuild(f"{type(first).__name__}: {str(first).strip()[:300]}") from first
@@ -93,8 +95,9 @@ def _model_class(config_class: Any) -> Any:
     raise CannotBuild(f"no model class takes {config_class.__name__}")
 
 
-def _config(config_class: Any, divisor: int, keep_depth: bool) -> Any:
+def _config(config_class: Any, divisor: int, keep_depth: bool, fill: bool) -> Any:
     entries = shrink(config_class().to_dict(), divisor, keep_depth=keep_depth)
+    entries = filled(entries) if fill else entries
     for key in ("transformers_version", "model_type", "architectures"):
         entries.pop(key, None)
     return config_class(**entries)
