@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 
+import jax
+import numpy as np
 import pytest
 import torch
 from tests.lowering.harness import check
 
 from torch_neuronx.lowering import table
+from torch_neuronx.lowering.rules import conv
 
 
 @pytest.fixture(autouse=True)
@@ -134,6 +138,9 @@ def test_overrideable_operators_share_the_rule():
         ((5, 4), (3, 2), (2, 3), (2, 0), (2, 1)),
         ((3, 2), (1, 1), (2, 1), (0, 0), (1, 1)),
         ((2, 2, 3), (2, 2, 2), (1, 1, 2), (1, 0, 1), (1, 1, 2)),
+        ((9, 7), (4, 3), (4, 3), (0, 0), (1, 1)),  # windows side by side, a rest at the ends
+        ((5, 4, 6), (2, 2, 3), (2, 2, 3), (1, 0, 0), (1, 1, 1)),
+        ((9, 10), (9, 9), (1, 1), (1, 0), (1, 1)),  # more positions than are sliced
     ],
 )
 def test_weight_larger_than_its_patches(size, kernel, stride, padding, dilation, dtype):
@@ -146,6 +153,15 @@ def test_weight_larger_than_its_patches(size, kernel, stride, padding, dilation,
     grad = torch.randn_like(out)
     mask = [True, True, True]
     check("aten::convolution_backward", grad, x, weight, [64], *geometry, mask)
+
+
+@pytest.mark.parametrize("stride", [16, 15])
+def test_a_large_window_makes_no_large_program(stride):
+    """One slice a position of the window would be 256 of them, which compile for seconds."""
+    x, weight = np.ones((1, 3, 64, 64), np.float32), np.ones((48, 3, 16, 16), np.float32)
+    convolve = partial(conv._plain, stride=(stride,) * 2, padding=((0, 0),) * 2, dilation=(1, 1))
+    text = jax.jit(partial(convolve, groups=1)).lower(x, weight).as_text()
+    assert len(text.splitlines()) < 30
 
 
 def test_no_input_channels_with_a_bias():

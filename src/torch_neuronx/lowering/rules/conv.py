@@ -18,6 +18,8 @@ from jax import lax
 from torch_neuronx.lowering.dtypes import cast, dtype_name, np_dtype, op_math
 from torch_neuronx.lowering.table import lowers
 
+_MOST_SLICES = 64
+
 
 def _expand(values: Sequence[int], n: int) -> tuple[int, ...]:
     """One value for all dimensions, or one for each."""
@@ -51,6 +53,20 @@ def _weight_dominates(x: Any, w: Any, *geometry: Any) -> bool:
     return min(positions) > 0 and w.shape[0] >= x.shape[0] * math.prod(positions)
 
 
+def _tiles(w: Any, stride: tuple[int, ...], dilation: tuple[int, ...]) -> bool:
+    """Whether windows lie side by side, as in the embedding of image patches."""
+    return stride == w.shape[2:] and set(dilation) == {1}
+
+
+def _cut(x: Any, window: tuple[int, ...], positions: tuple[int, ...]) -> Any:
+    """Windows that lie side by side, as (C, window..., positions..., N)."""
+    n = len(window)
+    inside = [slice(0, k * p) for k, p in zip(window, positions, strict=True)]
+    pairs = itertools.chain.from_iterable(zip(positions, window, strict=True))
+    x = x[:, :, *inside].reshape(*x.shape[:2], *pairs)
+    return x.transpose(1, *range(3, 3 + 2 * n, 2), *range(2, 2 + 2 * n, 2), 0)
+
+
 def _by_patches(
     x: Any,
     w: Any,
@@ -67,12 +83,15 @@ def _by_patches(
     positions = _positions(x, w, stride, padding, dilation)
     zero = jnp.zeros((), x.dtype)
     x = lax.pad(x, zero, ((0, 0, 0), (0, 0, 0), *((low, high, 0) for low, high in padding)))
-    patches = []
-    for offset in itertools.product(*map(range, w.shape[2:])):
-        start = [o * d for o, d in zip(offset, dilation, strict=True)]
-        stop = [a + s * (n - 1) + 1 for a, s, n in zip(start, stride, positions, strict=True)]
-        patches.append(lax.slice(x, (0, 0, *start), (batch, channels, *stop), (1, 1, *stride)))
-    columns = jnp.moveaxis(jnp.stack(patches, axis=2), 0, -1)  # (C, patch, ..., N)
+    if _tiles(w, stride, dilation):
+        columns = _cut(x, w.shape[2:], positions)
+    else:
+        patches = []
+        for offset in itertools.product(*map(range, w.shape[2:])):
+            start = [o * d for o, d in zip(offset, dilation, strict=True)]
+            stop = [a + s * (n - 1) + 1 for a, s, n in zip(start, stride, positions, strict=True)]
+            patches.append(lax.slice(x, (0, 0, *start), (batch, channels, *stop), (1, 1, *stride)))
+        columns = jnp.moveaxis(jnp.stack(patches, axis=2), 0, -1)  # (C, patch, ..., N)
     out = lax.dot_general(
         w.reshape(w.shape[0], -1),
         columns.reshape(w[0].size, -1),
@@ -119,7 +138,9 @@ def _plain(
 ) -> Any:
     dtype = op_math(dtype_name(x))
     if input_dilation is None and groups == 1:
-        if _weight_dominates(x, w, stride, padding, dilation):
+        # Each position of the window is a slice of its own: 1024 of them compiled for 15 s.
+        few = math.prod(w.shape[2:]) <= _MOST_SLICES or _tiles(w, stride, dilation)
+        if few and _weight_dominates(x, w, stride, padding, dilation):
             return _by_patches(x, w, stride, padding, dilation)
         if _is_pointwise(w, padding):
             return _pointwise(x, w, stride)
