@@ -30,7 +30,7 @@ class Case:
 
     ``frequency`` is its share of production traffic, in any unit (1000 requests a day, 0.2): only
     ratios count. ``hard`` marks a difficult case (large, tiny or tied values), which is reported
-    apart from ordinary ones.
+    apart from ordinary ones; ``train`` a batch of ``train_step``.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Case:
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     frequency: float = 1.0
     hard: bool = False
+    train: bool = False
 
 
 def as_case(value: Any, index: int, split: str) -> Case:
@@ -52,7 +53,7 @@ def as_case(value: Any, index: int, split: str) -> Case:
         case = Case(f"{split}-{index}", (value,))
     if not case.frequency >= 0:
         raise PilotError(f"case {case.name!r}: frequency is {case.frequency}, expected >= 0")
-    return dataclasses.replace(case, hard=case.hard or split == "hard")
+    return dataclasses.replace(case, hard=case.hard or split == "hard", train=split == "train")
 
 
 class Pilot:
@@ -97,7 +98,7 @@ class Pilot:
         """The cases of a split, names made unique.
 
         Raises:
-            PilotError: two cases have one name, or "requests" is empty.
+            PilotError: two cases have one name, or there are neither requests nor a training step.
         """
         produced: Iterable[Any] | None = self.module.inputs(split)
         found = [as_case(v, i, split) for i, v in enumerate(produced or ())]
@@ -106,9 +107,15 @@ class Pilot:
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise PilotError(f"inputs({split!r}): names {twice} are used twice; make them differ")
-        if split == "requests" and not found:
-            raise PilotError("inputs('requests') yields no case; expected at least one")
+        if split == "requests" and not found and not self.trains:
+            raise PilotError(
+                "inputs('requests') yields no case; expected at least one, or a `train_step`"
+            )
         return found
+
+    def operations(self) -> list[Case]:
+        """What the workload does again and again: steps of a training job, else requests."""
+        return (self.cases("train") if self.trains else []) or self.cases("requests")
 
     def build(self) -> Any:
         """The model, on the CPU, seeded: two calls give equal weights for a deterministic pilot."""

@@ -32,6 +32,9 @@ class Workload:
         if isinstance(self.model, torch.nn.Module):
             self.model = self.model.to(adapter.device).eval()
         self.optimizer: Any = None
+        # Whether steps train a model of their own, so that this one keeps its weights.
+        self.keeps_weights = False
+        self._trainer: Workload | None = None
 
     def prepared(self, case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The case's inputs after the pilot's own preprocessing, on the host."""
@@ -48,7 +51,10 @@ class Workload:
         return forward(model, *args, **kwargs) if forward else model(*args, **kwargs)
 
     def request(self, case: Case, phase: Phase = no_phase, model: Any = None) -> Any:
-        """One request from its inputs to its result, without gradients."""
+        """One request from its inputs to its result, without gradients; or one training step, if
+        that is what the case is for."""
+        if case.train:
+            return self._step(case, phase)
         with torch.no_grad():
             with phase("data"):
                 inputs = self.prepared(case)
@@ -59,6 +65,32 @@ class Workload:
             guard.end_copies()
             with phase("post-processing"):
                 return self._finish(output)
+
+    def _step(self, case: Case, phase: Phase) -> float:
+        if self.keeps_weights:
+            if self._trainer is None:
+                self._trainer = Workload(self.pilot, self.adapter)
+            return self._trainer._step(case, phase)
+        self._begin_training()
+        with phase("data"):
+            inputs = self.prepared(case)
+        with phase("host-to-device"):
+            args, kwargs = trees.move(inputs, self.adapter.device)
+        with phase("device"):
+            loss = self.pilot.part("train_step")(self.model, self.optimizer, *args, **kwargs)
+        guard.end_copies()
+        with phase("post-processing"):
+            if self.pilot.part("log") is not None:
+                self.pilot.part("log")(loss)
+            if isinstance(loss, torch.Tensor):
+                loss = loss.detach()
+            return float(loss) if loss is not None else float("nan")
+
+    def _begin_training(self) -> None:
+        if self.optimizer is None:
+            if isinstance(self.model, torch.nn.Module):
+                self.model.train()
+            self.optimizer = self.pilot.optimizer(self.model)
 
     def _finish(self, output: Any) -> Any:
         for name in ("postprocess", "log"):
@@ -93,15 +125,7 @@ class Workload:
 
     def train(self, case: Case) -> float:
         """One step of the pilot's ``train_step``; makes the optimizer at the first."""
-        if self.optimizer is None:
-            if isinstance(self.model, torch.nn.Module):
-                self.model.train()
-            self.optimizer = self.pilot.optimizer(self.model)
-        args, kwargs = trees.move(self.prepared(case), self.adapter.device)
-        loss = self.pilot.part("train_step")(self.model, self.optimizer, *args, **kwargs)
-        if isinstance(loss, torch.Tensor):
-            loss = loss.detach()
-        return float(loss) if loss is not None else float("nan")
+        return self._step(case, no_phase)
 
     def parameters(self) -> dict[str, torch.Tensor]:
         """Parameters and buffers by name, none for a callable that is no module."""
@@ -112,6 +136,7 @@ def pair(pilot: Pilot, device: Adapter, reference: Adapter) -> tuple[Workload, W
     """The workload on the device and on the reference, with equal weights."""
     expected = Workload(pilot, reference)
     actual = Workload(pilot, device)
+    actual.keeps_weights = True
     if isinstance(actual.model, torch.nn.Module):
         # Also where model() draws without the seed: what is compared is the device, not the draw.
         actual.model.load_state_dict(expected.parameters())

@@ -29,7 +29,7 @@ class OperatorUse:
     overload: str
     phase: str
     line: str
-    place: str  # device | host | transfer | view
+    place: str  # device | host | transfer | view | scalar (single numbers on the host)
     count: int = 0
     bytes: int = 0  # of its tensor arguments and results
     transferred_bytes: int = 0  # across the boundary between host and device
@@ -103,7 +103,10 @@ class OperatorRecorder(TorchDispatchMode):
                 return "transfer", trees.num_bytes(made or given)
         if func.is_view:
             return "view", 0
-        return ("device" if self._kind in kinds or not kinds else "host"), 0
+        if self._kind in kinds or not kinds:
+            return "device", 0
+        # An optimizer counts its steps in single numbers on the host: bookkeeping, no tensor work.
+        return ("host" if any(t.dim() for t in (*given, *made)) else "scalar"), 0
 
 
 def user_line() -> str:

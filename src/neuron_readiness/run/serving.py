@@ -1,4 +1,4 @@
-"""Tasks that serve requests: the shape ledger and the timing of a whole worker."""
+"""Tasks that serve requests or take training steps: the shape ledger and a whole worker's times."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shape_ledger(context: Context, started: float) -> dict[str, Any]:
     workload = Workload(context.pilot, context.device)
     adapter = workload.adapter
     families: dict[str, list[Case]] = {}
-    for case in context.pilot.cases("requests"):
+    for case in context.pilot.operations():
         family = trees.shape_text(workload.prepared(case))
         families.setdefault(family, []).append(case)
     order = sorted(families.items(), key=lambda kv: -sum(c.frequency for c in kv[1]))
@@ -83,7 +83,7 @@ def serve(context: Context, started: float, side: str) -> dict[str, Any]:
     workload = Workload(context.pilot, adapter)
     adapter.synchronize()
     setup_s = time.perf_counter() - started
-    cases = context.pilot.cases("requests")
+    cases = context.pilot.operations()
     firsts, failed = [], 0
     usable = []
     for case in cases:
@@ -105,6 +105,7 @@ def serve(context: Context, started: float, side: str) -> dict[str, Any]:
     events = adapter.compile_events()
     return {
         "side": side,
+        "unit": "step" if cases[0].train else "request",
         "setup_s": setup_s,
         "first_s": firsts[0],
         "first_uses_s": sum(firsts),

@@ -23,6 +23,12 @@ def run(context: Context) -> StageResult:
     result = StageResult("correctness", "Correctness")
     device, reference = context.pair
     ordinary = context.pilot.cases("requests")
+    if not ordinary:  # a training job: its steps are compared
+        result.open("outputs", "inputs('requests') yields nothing: a training job's steps compare")
+        _gradients(result, context, device, reference, [])
+        _precision(result, context)
+        _trajectory(result, context)
+        return result
     difficult = context.pilot.cases("hard")
     provenance = "pilot"
     if not difficult:
@@ -169,10 +175,15 @@ def _gradients(
     result: StageResult, context: Context, device: Workload, reference: Workload, cases: list[Case]
 ) -> None:
     cases = context.pilot.cases("train") or cases
+    if not cases:
+        result.facts["gradients"] = None
+        result.open("gradients", "inputs('train') yields no batch")
+        return
     expected = _gradient(reference, cases[0])
     if expected is None:
         result.facts["gradients"] = None
-        result.open("gradients", "the pilot declares no `loss`, and its output has none")
+        why = "no `loss`, an output without one, and a step that leaves no gradient"
+        result.open("gradients", why)
         return
     try:
         actual = _gradient(device, cases[0])
@@ -213,18 +224,26 @@ def _gradients(
 def _gradient(workload: Workload, case: Case) -> dict[str, torch.Tensor] | None:
     if not isinstance(workload.model, torch.nn.Module):
         return None
+    if case.train and workload.pilot.part("loss") is None:
+        # What its own training step leaves behind, from equal weights and without dropout.
+        weights = workload.parameters()
+        workload, _ = _still(Workload(workload.pilot, workload.adapter))
+        workload.model.load_state_dict(weights)
+        torch.manual_seed(workload.pilot.seed)
+        workload.train(case)
+        return _kept(workload.model) or None
     workload.model.zero_grad(set_to_none=True)
     loss = workload.loss(case)
     if loss is None or not loss.requires_grad:
         return None
     loss.backward()
-    found = {
-        n: p.grad.detach().clone()
-        for n, p in workload.model.named_parameters()
-        if p.grad is not None
-    }
+    found = _kept(workload.model)
     workload.model.zero_grad(set_to_none=True)
     return found
+
+
+def _kept(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {n: p.grad.detach().clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
 def _precision(result: StageResult, context: Context) -> None:

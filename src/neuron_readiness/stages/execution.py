@@ -16,7 +16,9 @@ from neuron_readiness.workload import Workload
 def run(context: Context) -> StageResult:
     result = StageResult("execution", "Execution path")
     workload = context.pair[0]
-    cases = context.pilot.cases("requests") + context.pilot.cases("hard")
+    pilot = context.pilot
+    cases = pilot.cases("requests") + pilot.cases("hard")
+    cases += pilot.cases("train") if pilot.trains else []
     rows: list[dict[str, Any]] = []
     by_case: dict[str, dict[str, Any]] = {}
     for case in cases:
@@ -33,7 +35,7 @@ def run(context: Context) -> StageResult:
         text = f"no case runs on the device; the first raises {first}"
         result.faults.append(Fault("pilot-raised", text, "unknown"))
         return result
-    frequency = {c.name: c.frequency for c in cases if not c.hard}
+    frequency = _shares(cases)
     result.ledgers["operators"] = rows
     result.facts = {
         "by_case": by_case,
@@ -45,6 +47,13 @@ def run(context: Context) -> StageResult:
     _state(result, context, len(cases))
     result.facts["graphs"] = _graphs(result, context, workload)
     return result
+
+
+def _shares(cases: list[Case]) -> dict[str, float]:
+    """Each ordinary case's share of its kind: of the requests, or of the training steps."""
+    ordinary = [c for c in cases if not c.hard]
+    totals = {k: sum(c.frequency for c in ordinary if c.train is k) for k in (True, False)}
+    return {c.name: c.frequency / (totals[c.train] or 1.0) for c in ordinary}
 
 
 def _observe(workload: Workload, case: Case) -> list[dict[str, Any]]:
@@ -94,7 +103,6 @@ def _hosts(
 ) -> dict[str, Any]:
     """Host operators of the model's path: in which cases, at which share of the traffic."""
     accepted = dict(context.pilot.setting("accepted_fallbacks", {}))
-    traffic = sum(frequency.values()) or 1.0
     table: dict[str, dict[str, Any]] = {}
     for r in rows:
         if r["phase"] != "device" or r["place"] != "host":
@@ -107,7 +115,7 @@ def _hosts(
             if value and value not in entry[key]:
                 entry[key].append(value)
     for name, entry in table.items():
-        entry["traffic_share"] = sum(frequency.get(c, 0.0) for c in entry["cases"]) / traffic
+        entry["traffic_share"] = min(1.0, sum(frequency.get(c, 0.0) for c in entry["cases"]))
         entry["accepted"] = accepted.get(name) or accepted.get(name.split(".")[0])
     hosts = sorted(table.values(), key=lambda e: -e["calls"])
     return {
@@ -163,7 +171,11 @@ def _graphs(result: StageResult, context: Context, workload: Workload) -> dict[s
         result.measured("the workload runs eagerly; nothing is compiled as a graph", "pilot")
         return None
     keywords = dict(wanted) if isinstance(wanted, dict) else {}
-    facts = graphs.examine(workload, context.pilot.cases("requests")[0], keywords)
+    requests = context.pilot.cases("requests")
+    if not requests:
+        result.open("graphs of the model", "inputs('requests') yields nothing to compile with")
+        return None
+    facts = graphs.examine(workload, requests[0], keywords)
     if facts["failure"] is None:
         result.measured(
             f"torch.compile: {facts['graphs']} graphs, {len(facts['breaks'])} breaks, output "

@@ -27,7 +27,7 @@ def run(context: Context) -> StageResult:
     workload = context.pair[0]
     adapter = workload.adapter
     recorder = OperatorRecorder(adapter.device, adapter.synchronize, timed=True)
-    cases = context.pilot.cases("requests")
+    cases = context.pilot.operations()
     for case in cases:
         workload.request(case)
     with recorder:

@@ -58,9 +58,10 @@ def _say(result: StageResult, name: str, facts: dict[str, Any]) -> None:
         f"{1000 * steady['p99_s']:.3f} ms over {steady['count']}",
         f"{facts['cache']}; {BOUNDARY}; set-up: imports, model, move to the device",
     )
+    unit = facts["unit"]
     result.measured(
-        f"{name}: {facts['throughput_per_s']:.4g} requests/s steady; useful work "
-        f"{facts['useful_per_elapsed_s']:.4g} requests/s of the whole job",
+        f"{name}: {facts['throughput_per_s']:.4g} {unit}s/s steady; useful work "
+        f"{facts['useful_per_elapsed_s']:.4g} {unit}s/s of the whole job",
         f"whole job: set-up, first uses and {facts['failed']} failures included",
     )
     if facts["load_average"] > facts["cores"]:
@@ -86,8 +87,8 @@ def _compare(result: StageResult, context: Context, runs: dict[str, dict[str, An
     share = (cold["setup_s"] + cold["first_uses_s"]) / whole
     result.facts["short_worker"] = {"operations": served, "seconds": whole, "setup_share": share}
     result.measured(
-        f"a worker that starts cold and serves {served} requests takes {whole:.2f} s, {share:.0%} "
-        "of it set-up",
+        f"a worker that starts cold and does {served} {cold['unit']}s takes {whole:.2f} s, "
+        f"{share:.0%} of it set-up",
         "computed from the measured parts of the cold run",
     )
     reference = runs["reference"]

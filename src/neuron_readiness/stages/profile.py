@@ -38,7 +38,7 @@ class PhaseClock:
 def run(context: Context) -> StageResult:
     result = StageResult("profile", "Profile")
     workload = context.pair[0]
-    cases = context.pilot.cases("requests")
+    cases = context.pilot.operations()
     for case in cases:
         workload.request(case)
     clock = PhaseClock(workload.adapter)
@@ -55,7 +55,9 @@ def run(context: Context) -> StageResult:
         "compile_s": context.earlier.get("shapes", {}).get("compile_seconds"),
     }
     text = ", ".join(f"{n} {s / total:.0%}" for n, s in stages.items())
-    result.measured(f"steady request: {text}", "medians by phase, a synchronise at each boundary")
+    result.measured(
+        f"steady {_unit(cases)}: {text}", "medians by phase, a synchronise at each boundary"
+    )
     compile_s = result.facts["compile_s"]
     if compile_s is None:
         result.open("time spent compiling", "see the shape ledger")
@@ -63,6 +65,10 @@ def run(context: Context) -> StageResult:
         result.measured(f"compiling all shapes once: {compile_s:.2f} s", "the shape ledger")
     _memory(result, context, workload, cases)
     return result
+
+
+def _unit(cases: list[Case]) -> str:
+    return "step" if cases[0].train else "request"
 
 
 def _stages(context: Context, medians: dict[str, float]) -> dict[str, float]:
@@ -83,14 +89,16 @@ def _stages(context: Context, medians: dict[str, float]) -> dict[str, float]:
 def _memory(result: StageResult, context: Context, workload: Workload, cases: list[Case]) -> None:
     adapter = workload.adapter
     parameters = trees.num_bytes(workload.parameters())
-    concurrency = int(context.pilot.setting("concurrency", 1))
     largest = max(cases, key=lambda c: trees.num_bytes((c.args, c.kwargs)))
+    concurrency = 1 if largest.train else int(context.pilot.setting("concurrency", 1))
     adapter.synchronize()
     adapter.reset_peak_memory()
     errors = _together(workload, largest, concurrency)
     adapter.synchronize()
     figures = adapter.memory()
     peak = None if figures is None else figures.get("peak")
+    if peak is not None and largest.train:  # beside the model that the other stages compare with
+        peak = max(0, peak - parameters)
     capacity = context.pilot.part("hbm_bytes") or (figures or {}).get("capacity")
     process = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     result.facts["memory"] = {
@@ -112,7 +120,7 @@ def _memory(result: StageResult, context: Context, workload: Workload, cases: li
     else:
         note = adapter.memory_note()
         result.measured(
-            f"peak {peak} bytes with {concurrency} requests of case {largest.name} at once",
+            f"peak {peak} bytes with {concurrency} {_unit(cases)}s of case {largest.name} at once",
             note or "the backend's own statistics",
         )
     if peak is not None and capacity:

@@ -59,7 +59,8 @@ def _say(result: StageResult, known: bool) -> None:
     result.measured(
         f"{facts['families']} shape families; {facts['shapes_for_95_percent']} cover 95% of the "
         "traffic",
-        "inputs('requests') weighted by frequency: as representative as the pilot's list",
+        "the pilot's requests, or batches of a training job, weighted by frequency: as "
+        "representative as its list",
     )
     if known:
         result.measured(
