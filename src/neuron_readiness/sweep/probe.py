@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from neuron_readiness import trees
 from neuron_readiness.adapters import Adapter
@@ -47,6 +48,7 @@ def probe(
         "graph_breaks": None,
         "break_reasons": [],
         "worst_in_tolerances": None,
+        "reference_moves": None,
         "errors": {},
     }
     started = time.perf_counter()
@@ -85,6 +87,8 @@ def _examine(
         row["agrees"] = all(d.within for d in differences)
         row["worst_in_tolerances"] = max((d.worst for d in differences), default=0.0)
         _explain(row, "agrees", differences)
+        if not row["agrees"]:
+            _sensitivity(row, built, expected)
     if model is not None and gradients is not None:
         with _Column(row, "backward", tell):
             found = _gradients(model, kwargs)
@@ -98,6 +102,46 @@ def _examine(
             row["on_device"] = not hosts
     if model is not None and adapter.compile_backend is not None:
         _compiled(row, model, kwargs, expected, built, adapter, tell)
+
+
+class _OtherTies(TorchDispatchMode):
+    """Orders from the other end, so that equal values come in another order, just as valid."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func not in (torch.ops.aten.topk.default, torch.ops.aten.sort.default):
+            return func(*args, **kwargs)
+        x = args[0]
+        position = 2 if func is torch.ops.aten.topk.default else 1
+        dim = kwargs.get("dim", args[position] if len(args) > position else -1)
+        if x.dim() == 0:
+            return func(*args, **kwargs)
+        values, indices = func(x.flip(dim), *args[1:], **kwargs)
+        return values, x.shape[dim] - 1 - indices
+
+
+def _sensitivity(row: dict[str, Any], built: Built, expected: Any) -> None:
+    """How far the reference itself moves, in tolerances, when its weights and inputs are rounded
+    once more and equal values are ordered otherwise: where that is more than 1, a comparison of
+    devices says nothing (a detector with random weights picks among equal scores)."""
+    make = torch.Generator().manual_seed(2)
+
+    def rounded(tensor: torch.Tensor) -> torch.Tensor:
+        if not tensor.is_floating_point():
+            return tensor
+        signs = torch.randint(0, 2, tensor.shape, generator=make) * 2 - 1
+        return tensor * (1 + torch.finfo(tensor.dtype).eps * signs)
+
+    model = copy.deepcopy(built.model)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(rounded(parameter))
+    with _OtherTies():
+        moved = _forward(model, trees.map_tensors(rounded, built.kwargs))
+    differences = compare_all(moved, expected, _tolerance(built.model))
+    row["reference_moves"] = max((d.worst for d in differences), default=0.0)
 
 
 def _compiled(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ def build(rows: list[dict[str, Any]], device: str, weights: dict[str, float], **
         "families": results.by_family(rows),
         "first_to_fix": results.first_to_fix(rows),
         "graph_breaks": sum(bool(r.get("graph_breaks")) for r in rows),
+        "unstable": sorted(r["name"] for r in rows if (r.get("reference_moves") or 0) > 1),
         **more,
     }
 
@@ -45,10 +47,8 @@ def _parquet(folder: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _cell(value: Any) -> Any:
-    if isinstance(value, dict):
-        return "; ".join(f"{k}: {v}" for k, v in value.items())
-    if isinstance(value, list):
-        return " ".join(map(str, value))
+    if isinstance(value, (dict, list)):
+        return json.dumps(value)
     if value in ("inf", "nan", "-inf"):
         return float(value)
     return value
@@ -74,6 +74,7 @@ def markdown(result: dict[str, Any]) -> str:
     lines += [
         "",
         f"{result['graph_breaks']} architectures have graph breaks.",
+        *(_unstable(result["unstable"]) if result["unstable"] else []),
         "",
         "What to fix first:",
         "",
@@ -86,6 +87,40 @@ def markdown(result: dict[str, Any]) -> str:
             f"| {row['models']} | {row['what']} | {cause} | {', '.join(row['examples'][:3])} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _unstable(names: list[str]) -> list[str]:
+    return [
+        "",
+        f"Of those that differ, the reference itself moves as far where equal values are ordered "
+        f"otherwise or weights rounded once more: {', '.join(names)}.",
+    ]
+
+
+def document(parquet: Path) -> str:
+    """docs/sweep.md from a result: the summary, families, and every architecture in a line."""
+    import pyarrow.parquet
+
+    rows = pyarrow.parquet.read_table(parquet).to_pylist()
+    for row in rows:
+        for key in ("host_operators", "break_reasons", "errors"):
+            row[key] = json.loads(row[key]) if row.get(key) else None
+    text = markdown(build(rows, rows[0]["device"], {}))
+    columns = list(results.COLUMNS)
+    lines = ["", "By family:", "", f"| source | family | tried | {' | '.join(columns)} |"]
+    lines.append("|---" * (len(columns) + 3) + "|")
+    for family in results.by_family(rows):
+        cells = [family["source"], family["family"], family["tried"], *(family[c] for c in columns)]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    lines += ["", "Every architecture (y yes, n no, - does not apply or was not reached):", ""]
+    lines += [f"| architecture | reduction | {' | '.join(columns)} | breaks |"]
+    lines.append("|---" * (len(columns) + 3) + "|")
+    word = {True: "y", False: "n", None: "-"}
+    for row in sorted(rows, key=lambda r: (r["source"], r["name"])):
+        cells = [row["name"], row.get("reduction") or "-", *(word[row.get(c)] for c in columns)]
+        breaks = row.get("graph_breaks")
+        lines.append(f"| {' | '.join(cells)} | {'-' if breaks is None else int(breaks)} |")
+    return text + "\n".join(lines) + "\n"
 
 
 def html(result: dict[str, Any], rows: list[dict[str, Any]]) -> str:

@@ -27,6 +27,10 @@ class Net(torch.nn.Module):
             y = y.dequantize()  # of a plain tensor: the same
         if self.mode == "wrong" and x.device.type == "neuron":
             y = y + 1e-2
+        if self.mode == "ties":
+            best = torch.zeros(2, 4, device=x.device).topk(2).indices
+            shift = best if x.device.type == "cpu" else 3 - best
+            return {"y": y.gather(1, shift)}
         if self.mode == "raises" and x.device.type == "neuron":
             raise RuntimeError("not on this device")
         if self.mode == "breaks":
@@ -63,6 +67,12 @@ def test_wrong_numbers_are_told_from_failure(monkeypatch: pytest.MonkeyPatch) ->
     row = row_of(monkeypatch, "wrong")
     assert row["forward"] and row["agrees"] is False and row["backward_agrees"] is True
     assert "output.y: differs by 0.01" in row["errors"]["agrees"]
+
+
+def test_what_hangs_on_the_order_of_equal_scores_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert row_of(monkeypatch, "wrong")["reference_moves"] < 1
+    row = row_of(monkeypatch, "ties")
+    assert row["agrees"] is False and row["reference_moves"] > 1
 
 
 def test_an_error_on_the_device_keeps_the_other_columns(monkeypatch: pytest.MonkeyPatch) -> None:
