@@ -38,7 +38,8 @@ class Block(nn.Module):
         rate = 10000 ** (-torch.arange(half, device=x.device) / half)
         angle = positions[:, None] * rate
         a, b = x.split(half, -1)
-        return torch.cat([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()], -1)
+        turned = [a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()]
+        return torch.cat(turned, -1).to(x.dtype)
 
     def forward(
         self, x: torch.Tensor, cache: tuple[torch.Tensor, torch.Tensor] | None = None,
