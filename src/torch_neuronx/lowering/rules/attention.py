@@ -16,15 +16,18 @@ from jax import lax
 
 from torch_neuronx.lowering.dtypes import cast, dtype_name, np_dtype, op_math
 from torch_neuronx.lowering.philox import Stream
+from torch_neuronx.lowering.rules.matmul import laid_out
 from torch_neuronx.lowering.table import lowers
 
 
 def _matmul(a: Any, b: Any, contract: tuple[int, int]) -> Any:
     """Batched product over (B, H); ``contract`` names the summed axis of each operand."""
+    a = laid_out(a if contract[0] == 3 else jnp.swapaxes(a, 2, 3))
+    b = laid_out(b if contract[1] == 2 else jnp.swapaxes(b, 2, 3))
     return lax.dot_general(
         a,
         b,
-        (((contract[0],), (contract[1],)), ((0, 1), (0, 1))),
+        (((3,), (2,)), ((0, 1), (0, 1))),
         preferred_element_type=np_dtype(op_math(dtype_name(a))),
     )
 

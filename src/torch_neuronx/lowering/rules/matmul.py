@@ -13,6 +13,18 @@ from torch_neuronx.lowering.rules.pointwise import is_one
 from torch_neuronx.lowering.table import lowers
 
 
+def laid_out(x: Any) -> Any:
+    """An operand of a product, which lies in memory in the order of its dimensions.
+
+    XLA's CPU code has a fast product of bfloat16 for operands that do, and folds a transpose into
+    the others: 1024 x 2048 by 2048 x 512 takes 4.3 ms, with the second transposed 8.6, with the
+    first 13.5; moved first 4.9 and 5.4. Only a barrier on the flat array makes it move them.
+    """
+    if dtype_name(x) != "bfloat16" or x.ndim < 2 or x.size == 0:
+        return x
+    return lax.optimization_barrier(x.reshape(-1)).reshape(x.shape)
+
+
 def product(a: Any, b: Any, batch: int = 0) -> Any:
     """a (*batch, m, k) times b (*batch, k, n) in the dtype of the accumulation.
 
@@ -22,8 +34,8 @@ def product(a: Any, b: Any, batch: int = 0) -> Any:
     name = dtype_name(a)
     leading = tuple(range(batch))
     return lax.dot_general(
-        a,
-        b,
+        laid_out(a),
+        laid_out(b),
         (((a.ndim - 1,), (batch,)), (leading, leading)),
         precision=lax.Precision.HIGHEST if name in ("float32", "complex64") else None,
         preferred_element_type=jnp.float32 if name in REDUCED_FLOATS else a.dtype,
