@@ -30,7 +30,7 @@ run: $(DONE)/torchneuron
 test: $(DONE)/torchneuron $(DONE)/test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not full and not clients" $(PYTEST_ARGS)
 
-test-full: $(DONE)/torchneuron $(DONE)/test $(DONE)/clients
+test-full: $(DONE)/torchneuron $(DONE)/test $(DONE)/clients $(DONE)/vision
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(DONE)/torchneuron $(DONE)/lint
@@ -45,6 +45,7 @@ bench: $(DONE)/torchneuron
 docs: $(DONE)/torchneuron
 	$(BIN)/python -m torch_neuronx.config > docs/environment.md
 	$(BIN)/python tools/generate_compatibility.py
+	$(BIN)/python tools/clients.py page > docs/clients.md
 
 clean:
 	rm -rf build dist out src/*.egg-info src/torch_neuronx/_build_info.py src/torch_neuronx/_C*.so
@@ -70,6 +71,11 @@ $(DONE)/build-tools: $(DONE)/torch
 
 $(DONE)/torchneuron: pyproject.toml setup.py $(CPP) $(DONE)/plugins
 	$(PIP) install --no-build-isolation -e .
+	@touch $@
+
+# Beside the environment, not in it: requirements/vision.txt says why.
+$(DONE)/vision: requirements/vision.txt $(DONE)/torch
+	$(PIP) install --no-deps --upgrade --target $(VENV)/vision -r $<
 	@touch $@
 
 $(DONE)/test $(DONE)/clients $(DONE)/lint: $(DONE)/%: requirements/%.txt $(DONE)/torch

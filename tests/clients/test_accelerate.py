@@ -18,6 +18,7 @@ def library() -> Any:
     return pytest.importorskip("accelerate")
 
 
+CLIENTS = ("accelerate",)
 pytestmark = [
     pytest.mark.clients,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import assert_same, no_fallback, to_device
 
 from clients.common import library, numbers, same_as_cpu
+from support import assert_same, no_fallback, to_device
 
 CLIENTS = ("diffusers",)
 pytestmark = pytest.mark.clients

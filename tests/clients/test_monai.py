@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import assert_same, no_fallback
 
 from clients.common import library, numbers, same_as_cpu
+from support import assert_same, no_fallback
 
 CLIENTS = ("monai",)
 pytestmark = pytest.mark.clients
@@ -26,7 +26,9 @@ def network(name: str) -> Any:
         "VNet": lambda: nets.BasicUNet(
             3, in_channels=1, out_channels=2, features=(4, 4, 8, 8, 8, 4)
         ),
-        "DenseNet": lambda: nets.DenseNet(3, 1, 2, init_features=8, growth_rate=4, block_config=(2,)),
+        "DenseNet": lambda: nets.DenseNet(
+            3, 1, 2, init_features=8, growth_rate=4, block_config=(2,)
+        ),
         "UNETR": lambda: nets.UNETR(
             1, 2, img_size=16, feature_size=4, hidden_size=16, mlp_dim=32, num_heads=4
         ),

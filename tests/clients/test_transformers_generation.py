@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import Executables, no_fallback
 
 from clients.common import VOCABULARY, library, same_as_cpu, tiny_llama, token_ids, word_tokenizer
+from support import Executables, no_fallback
 
 CLIENTS = ("transformers", "tokenizers")
 pytestmark = pytest.mark.clients

@@ -17,6 +17,7 @@ def library() -> Any:
     return pytest.importorskip("transformers")
 
 
+CLIENTS = ("transformers", "accelerate", "safetensors")
 pytestmark = [
     pytest.mark.clients,
     # Libraries' own deprecations are not this device's.

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from support import no_fallback
 
 from clients.common import library, tiny_llama, word_tokenizer
+from support import no_fallback
 
 CLIENTS = ("trl", "datasets")
 pytestmark = pytest.mark.clients

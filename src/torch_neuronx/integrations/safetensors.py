@@ -14,8 +14,13 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import safetensors.torch
 import torch
+
+from torch_neuronx.integrations.tested import require
+
+require("safetensors")
+
+import safetensors.torch  # noqa: E402
 
 __all__ = ["load_file", "load_model"]
 
