@@ -46,6 +46,7 @@ docs: $(DONE)/torchneuron
 	$(BIN)/python -m torch_neuronx.config > docs/environment.md
 	$(BIN)/python tools/generate_compatibility.py
 	$(BIN)/python tools/clients.py page > docs/clients.md
+	$(BIN)/python tools/generate_cuda_to_neuron.py > docs/cuda-to-neuron.md
 
 clean:
 	rm -rf build dist out src/*.egg-info src/torch_neuronx/_build_info.py src/torch_neuronx/_C*.so

@@ -64,7 +64,7 @@ def word_tokenizer() -> Any:
 
 def numbers(*shape: int, seed: int = 1) -> torch.Tensor:
     """Normal numbers that do not depend on what ran before."""
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 def token_ids(*shape: int, seed: int = 1) -> torch.Tensor:

@@ -23,9 +23,7 @@ def network(name: str) -> Any:
         "SegResNet": lambda: nets.SegResNet(
             3, init_filters=8, in_channels=1, out_channels=2, blocks_down=(1, 1), blocks_up=(1,)
         ),
-        "VNet": lambda: nets.BasicUNet(
-            3, in_channels=1, out_channels=2, features=(4, 4, 8, 8, 8, 4)
-        ),
+        "AutoEncoder": lambda: nets.AutoEncoder(3, 1, 1, channels=(4, 8), strides=(2, 2)),
         "DenseNet": lambda: nets.DenseNet(
             3, 1, 2, init_features=8, growth_rate=4, block_config=(2,)
         ),
@@ -36,7 +34,7 @@ def network(name: str) -> Any:
     return made.eval()
 
 
-@pytest.mark.parametrize("name", ["UNet", "SegResNet", "VNet", "DenseNet", "UNETR"])
+@pytest.mark.parametrize("name", ["UNet", "SegResNet", "AutoEncoder", "DenseNet", "UNETR"])
 def test_networks_and_gradients(name: str) -> None:
     same_as_cpu(network(name), numbers(1, 1, 16, 16, 16), train=True, scale=20)
 

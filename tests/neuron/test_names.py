@@ -1,11 +1,17 @@
 """Every public name of ``torch.cuda``: on ``torch.neuron`` with its signature, or left out for a
-reason given here; and every name that TorchNeuron, torch and client libraries ask for.
+reason given in tools/generate_cuda_to_neuron.py; and every name that TorchNeuron, torch and client
+libraries ask for.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,40 +19,22 @@ import torch
 
 import torch_neuronx
 
-_TYPES = "BFloat16 Bool Byte Char ComplexDouble ComplexFloat Double Float Half Int Long Short"
+ROOT = Path(__file__).resolve().parents[2]
 
-# Names of torch.cuda that torch.neuron leaves out, by reason.
-ABSENT: dict[str, str] = {
-    "deprecated by torch in favour of dtype= and device=": " ".join(
-        f"{t}Storage" for t in _TYPES.split()
-    ),
-    "deprecated by torch in favour of torch.amp": "amp",
-    "deprecated by torch in favour of the names with reserved, and reset_peak_memory_stats": (
-        "max_memory_cached memory_cached reset_max_memory_allocated reset_max_memory_cached"
-    ),
-    "deprecated by torch: always true": "has_half",
-    "CUDA's own libraries and error codes": (
-        "CudaError DeferredCudaCallError check_error cudaStatus cudart current_blas_handle "
-        "current_solver_handle gds get_gencode_flags has_magma jiterator nccl nvtx profiler "
-        "sparse tunable"
-    ),
-    "graphs are torch.compile's here: a graph is one executable": (
-        "CUDAGraph graph graph_pool_handle graphs is_current_stream_capturing "
-        "make_graphed_callables"
-    ),
-    "the arena is the only allocator: addresses come from a model of the device (D5, D7)": (
-        "CUDAPluggableAllocator MemPool caching_allocator_disabled caching_allocator_enable "
-        "change_current_allocator use_mem_pool"
-    ),
-    "streams are ours: PJRT has none that could be handed in or divided": (
-        "ExternalStream GreenContext get_stream_from_external green_contexts"
-    ),
-    "a PJRT plugin has no sensors and lists no other processes": (
-        "clock_rate device_memory_used list_gpu_processes memory_usage power_draw temperature "
-        "utilization"
-    ),
-}
-LEFT_OUT = {name: reason for reason, names in ABSENT.items() for name in names.split()}
+
+def page_tool() -> ModuleType:
+    """tools/generate_cuda_to_neuron.py, which has the names that are left out and why."""
+    path = ROOT / "tools" / "generate_cuda_to_neuron.py"
+    spec = importlib.util.spec_from_file_location("generate_cuda_to_neuron", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+TOOL = page_tool()
+LEFT_OUT = TOOL.LEFT_OUT
 
 # What torch itself looks up on a device module (autograd, AMP, checkpointing, loading, DDP, FSDP,
 # DTensor, Dynamo) and what client libraries call.
@@ -66,6 +54,31 @@ def test_every_name_of_torch_cuda_is_there_or_left_out_for_a_reason() -> None:
     assert missing == []
     assert sorted(n for n in LEFT_OUT if hasattr(torch.neuron, n)) == []
     assert sorted(n for n in LEFT_OUT if not hasattr(torch.cuda, n)) == []
+
+
+def test_the_page_from_cuda_to_neuron_is_fresh() -> None:
+    assert (ROOT / "docs" / "cuda-to-neuron.md").read_text() == TOOL.page()
+
+
+def test_a_name_without_an_entry_stops_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "__all__", [*torch.cuda.__all__, "brand_new"])
+    with pytest.raises(SystemExit, match=r"torch\.cuda\.brand_new .* what to write instead"):
+        TOOL.page()
+
+
+def test_every_name_that_the_page_recommends_exists() -> None:
+    text = " ".join([*(e.instead for e in TOOL.ABSENT), *(neuron for _, neuron in TOOL.AROUND)])
+    recommended = re.findall(r"torch(?:\.\w+)+", text)
+    assert len(recommended) > 20
+    for name in recommended:
+        target: Any = torch
+        for part in name.split(".")[1:]:
+            assert hasattr(target, part), name
+            target = getattr(target, part)
+    for name in ("neuron", "is_neuron"):
+        assert f"`.{name}()`" in text or f"tensor.{name}" in text
+        assert hasattr(torch.Tensor, name)
+    assert hasattr(torch.nn.Module, "neuron")
 
 
 def test_names_that_others_look_up() -> None:
