@@ -1,8 +1,7 @@
-"""``docs/clients.md`` is the page of ``docs/clients.json``, which knows every test of a client."""
+"""``docs/clients.md`` is the page of ``docs/clients.json``, the notes of a run."""
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import json
 from pathlib import Path
@@ -23,14 +22,6 @@ def tool() -> ModuleType:
 
 def test_the_page_is_fresh() -> None:
     assert (ROOT / "docs" / "clients.md").read_text() == tool().page()
-
-
-def test_every_client_test_has_an_outcome() -> None:
-    notes = json.loads((ROOT / "docs" / "clients.json").read_text())
-    for path in sorted((ROOT / "tests" / "clients").glob("test_*.py")):
-        body = ast.parse(path.read_text()).body
-        names = {n.name for n in body if isinstance(n, ast.FunctionDef) and n.name[:5] == "test_"}
-        assert names == set(notes[path.name]["outcomes"]), f"run tools/clients.py run {path}"
 
 
 def test_outcomes_are_noted_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

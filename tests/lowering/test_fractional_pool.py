@@ -35,3 +35,12 @@ def test_windows_are_placed_in_the_operand_s_dtype() -> None:
     x = torch.randn(1, 8, 23, 19).bfloat16()
     samples = torch.rand(1, 8, 2).bfloat16()
     check("aten::fractional_max_pool2d", x, [2, 2], [9, 7], samples)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_more_samples_than_images(n: int) -> None:
+    """CPU takes them and reads those of the first image."""
+    x = torch.randn(4, *(5,) * n)
+    samples = torch.rand(2, 4, n)
+    name = f"fractional_max_pool{n}d"
+    check(f"aten::{name}", x, [2] * n, [3] * n, samples)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.parameter import UninitializedTensorMixin
 from torch.testing._internal.common_device_type import instantiate_device_type_tests
 from torch.testing._internal.common_modules import ModuleInfo, module_db, modules
 from torch.testing._internal.common_utils import TestCase
@@ -62,10 +63,13 @@ def _run(case: TestCase, info: ModuleInfo, dtype: Any, training: bool, compiled:
 def _compare(info: ModuleInfo, given: Any, dtype: Any, training: bool, compiled: bool) -> None:
     """One input of a module; the CPU's failure to run it is no case."""
     built = given.constructor_input
+    arguments = _leaves((list(given.forward_input.args), dict(given.forward_input.kwargs)))
     torch.manual_seed(0)
     on_cpu = info.module_cls(*built.args, **built.kwargs).to(dtype).train(training)
+    if any(isinstance(p, UninitializedTensorMixin) for p in on_cpu.parameters()):
+        with torch.no_grad():  # weights that are drawn at the first call are drawn once
+            on_cpu(*arguments[0], **arguments[1])
     random = training and (any(word in info.name for word in RANDOM.split()) or _drops(on_cpu))
-    arguments = (list(given.forward_input.args), dict(given.forward_input.kwargs))
     moved = copy.deepcopy(on_cpu).to("neuron")
     on_device_arguments = to_device(arguments)
     try:
@@ -87,12 +91,18 @@ def _compare(info: ModuleInfo, given: Any, dtype: Any, training: bool, compiled:
             assert_same(moved.state_dict()[key], value, strides=False, scale=SCALE, where=key)
 
 
-def _drops(module: torch.nn.Module) -> bool:
-    return any(
-        getattr(m, "dropout", 0.0) or isinstance(m, torch.nn.Dropout)
-        for m in module.modules()
-        if not isinstance(getattr(m, "dropout", 0.0), torch.nn.Module)
+def _leaves(value: Any) -> Any:
+    """The same inputs as leaves: some are made by an operation, and would keep no gradient."""
+    return pytree.tree_map_only(
+        torch.Tensor, lambda t: t.detach().clone().requires_grad_(t.requires_grad), value
     )
+
+
+def _drops(module: torch.nn.Module) -> bool:
+    """Whether a part of it drops elements when it trains."""
+    rates = [getattr(m, "dropout", 0.0) for m in module.modules()]
+    rates += [m.p for m in module.modules() if isinstance(m, torch.nn.Dropout)]
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
 def _call(module: Any, args: Any, kwargs: Any) -> dict[str, Any]:

@@ -49,7 +49,9 @@ def _register(n: int) -> None:
         planes = math.prod(self.shape[:-n])
         flat = self.reshape(planes, -1)
         # Windows are placed in the samples' own dtype, as CPU does: others could lie elsewhere.
-        samples = random_samples.reshape(planes, n)
+        # There may be more of them than images: CPU reads those of the first.
+        batch = self.shape[0] if self.ndim == n + 2 else 1
+        samples = random_samples[:batch].reshape(planes, n)
         starts = [_starts(samples[:, order[a]], size[a], target[a], kernel[a]) for a in range(n)]
         best = jnp.full((planes, math.prod(target)), -np.inf, self.dtype)
         index: Any = None
