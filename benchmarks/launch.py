@@ -1,7 +1,9 @@
 """What does launching a small operator cost? PyTorch CPU against `neuron`, microseconds a call.
 
 Autograd is off. Calls are issued in a row and waited for once at the end, so the time is what the
-program sees: the host's part, or the device's where that is longer.
+program sees: the host's part, or the device's where that is longer. ``adaptive_us`` is the
+amortised cost of a call under adaptive eager, once the loop is fused; results that nobody keeps are
+then not computed.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from typing import Any
 
 import torch
 
+import torch_neuronx
 from _harness import emit, interleave, parse, platform, rounded, seconds_per_call
+from torch_neuronx.compiler import session
 
 
 def cases(device: str) -> dict[str, Callable[[], Any]]:
@@ -27,12 +31,20 @@ def cases(device: str) -> dict[str, Callable[[], Any]]:
         count += 1
         return a * numbers[count % 64]
 
+    many = [torch.ones(8, device=device) for _ in range(100)]
+    parameters = [torch.nn.Parameter(torch.ones(8, device=device)) for _ in range(100)]
+    for p in parameters:
+        p.grad = torch.ones(8, device=device)
+    adam = torch.optim.AdamW(parameters, lr=1e-3, foreach=True)
     return {
         "add": lambda: a + b,
         "mul_changing_number": multiply,
         "view_add": lambda: base[1] + b,
         "add_in_place": lambda: total.add_(b),
         "matmul_64": lambda: square @ square,
+        "sum": lambda: a.sum(),
+        "foreach_add_100": lambda: torch._foreach_add(many, 1.0),
+        "optimizer_100": adam.step,
     }
 
 
@@ -42,17 +54,23 @@ def main() -> None:
     calls = 50 if options.quick else 2000
     facts = platform()
     by_device = {device: cases(device) for device in ("cpu", "neuron")}
+
+    def seconds(name: str, device: str, mode: str, calls: int) -> float:
+        with torch_neuronx.eager_mode(mode):
+            return seconds_per_call(by_device[device][name], calls, device)
+
+    ways = {"cpu": ("cpu", "per-op"), "neuron": ("neuron", "per-op"),
+            "adaptive": ("neuron", "adaptive")}  # fmt: skip
     for name in by_device["cpu"]:
-        for device, functions in by_device.items():
-            seconds_per_call(functions[name], 100, device)
+        count = max(calls // 100, 1) if name.endswith("_100") else calls
+        for device, mode in ways.values():
+            seconds(name, device, mode, 100)
+            session.compiler().drain()
         result = interleave(
-            {
-                device: lambda f=functions[name], d=device: seconds_per_call(f, calls, d)
-                for device, functions in by_device.items()
-            },
+            {way: lambda n=name, w=what, c=count: seconds(n, *w, c) for way, what in ways.items()},
             options.rounds,
         )
-        cpu, neuron = (1e6 * result[d][0] for d in ("cpu", "neuron"))
+        cpu, neuron, adaptive = (1e6 * result[way][0] for way in ways)
         emit(
             "launch",
             case=name,
@@ -60,8 +78,9 @@ def main() -> None:
             neuron_us=rounded(neuron),
             neuron_best_us=rounded(1e6 * min(result["neuron"][1])),
             ratio=rounded(neuron / cpu),
+            adaptive_us=rounded(adaptive),
             rounds=options.rounds,
-            calls=calls,
+            calls=count,
             **facts,
         )
 

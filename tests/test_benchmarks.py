@@ -14,7 +14,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 KEYS = {
     "adaptive": {"case"},
-    "launch": {"case", "cpu_us", "neuron_us", "ratio", "plugin", "threads"},
+    "launch": {"case", "cpu_us", "neuron_us", "adaptive_us", "ratio", "plugin", "threads"},
     "import_time": {"with_ms", "without_ms", "added_ms", "added_modules"},
     "first_step": {"case", "cache", "part"},
     "keys": {"case", "positions", "executables", "us_per_position"},
@@ -49,7 +49,10 @@ def test_every_benchmark_is_tested() -> None:
 
 def test_launch() -> None:
     cases = [line["case"] for line in run("launch")]
-    assert cases == ["add", "mul_changing_number", "view_add", "add_in_place", "matmul_64"]
+    assert cases == [
+        "add", "mul_changing_number", "view_add", "add_in_place", "matmul_64", "sum",
+        "foreach_add_100", "optimizer_100",
+    ]  # fmt: skip
 
 
 def test_import_adds_no_heavy_module() -> None:
