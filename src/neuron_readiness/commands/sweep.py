@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,8 @@ def main(options: argparse.Namespace) -> int:
     rows = Rows(out, options.device)
     left = [t for t in tasks if _is_left(rows.rows.get((t[0], t[1])), options.retry)]
     runner = cluster.run if options.ray else pool.run
+    interrupted = False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # workers end with the command
     with Progress(len(left), quiet=options.quiet) as bar:
 
         def done(row: dict[str, Any]) -> None:
@@ -74,14 +77,14 @@ def main(options: argparse.Namespace) -> int:
             print(error, file=sys.stderr)
             return exits.USAGE
         except KeyboardInterrupt:
-            return exits.INTERRUPTED
-    chosen = [rows.rows[t[0], t[1]] for t in tasks]
-    limits = {"timeout_s": options.timeout, "missing_sources": missing}
+            interrupted = True
+    chosen = [rows.rows[t[0], t[1]] for t in tasks if (t[0], t[1]) in rows.rows]
+    limits = {"timeout_s": options.timeout, "missing_sources": missing, "asked": len(tasks)}
     result = report.build(chosen, options.device, weights, **limits)
     report.write(out, chosen, result)
     print(report.markdown(result).split("What to fix first")[0])
     print(f"{out}/sweep.html")
-    return exits.PROCEED
+    return exits.INTERRUPTED if interrupted else exits.PROCEED
 
 
 def _is_left(row: dict[str, Any] | None, retry: bool) -> bool:
