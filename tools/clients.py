@@ -19,6 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTES = ROOT / "docs" / "clients.json"
+TESTS = ROOT / "tests" / "clients"
 OUTCOMES = ("passed", "failed", "skipped")
 HEAD = """\
 # Client libraries
@@ -105,7 +106,8 @@ def page() -> str:
     """``docs/clients.md``."""
     lines, failed = [], []
     total: collections.Counter[str] = collections.Counter()
-    for file, note in sorted(json.loads(NOTES.read_text()).items()):
+    notes = json.loads(NOTES.read_text())
+    for file, note in sorted(notes.items()):
         counts: collections.Counter[str] = collections.Counter()
         for function, outcomes in sorted(note["outcomes"].items()):
             counts.update(outcomes)
@@ -117,6 +119,10 @@ def page() -> str:
         link = f"[{file}](../tests/clients/{file})"
         lines.append(f"| {names} | {note['about']} ({link}) | {numbers} |")
     lines.append("| all | | " + " | ".join(str(total[o]) for o in OUTCOMES) + " |")
+    missing = sorted({p.name for p in TESTS.glob("test_*.py")} - notes.keys())
+    if missing:
+        names = ", ".join(f"`{name}`" for name in missing)
+        lines.append(f"\nNo run of these is noted yet: {names}.")
     trouble = "\nFailed:\n\n" + "\n".join(failed) + "\n" if failed else ""
     return HEAD + "\n".join(lines) + "\n" + trouble + FOOT
 
