@@ -110,27 +110,36 @@ def shape_class(sample: Any) -> Any:
 def samples(op: Any, dtype: torch.dtype, grad: bool, budget: int | None) -> Iterator[Any]:
     """Up to ``budget`` samples of distinct shape class, built on the CPU, the same each time.
 
-    The first ones, unless nothing can be told from them: then the last gives way to one that has a
-    result."""
+    The first ones, unless nothing can be told from them: then the last gives way to one that
+    tells.
+    """
     torch.manual_seed(20)
     seen: set[Any] = set()
-    kept = []
+    kept: list[Any] = []
     with _Placed():
-        for i, sample in enumerate(op.sample_inputs("cpu", dtype, requires_grad=grad)):
+        every = enumerate(op.sample_inputs("cpu", dtype, requires_grad=grad))
+        for i, sample in every:
             which = shape_class(sample)
             if budget is None or which not in seen:
                 seen.add(which)
                 kept.append(sample)
-            if budget is None or (len(kept) < budget and i <= 300):
-                continue
-            if i > 300 or any(_tells(op, x) for x in kept):
+            if budget is not None and (len(kept) >= budget or i > _MANY):
                 break
-            kept.pop()
+        if budget is not None and not any(_tells(op, x) for x in kept):
+            later = (x for i, x in every if i <= _MANY)
+            other = next((x for x in later if _tells(op, x)), None)
+            kept = [*kept[: budget - 1], other] if other is not None else kept
     yield from kept
 
 
+_MANY = 300
+
+
 def _tells(op: Any, sample: Any) -> bool:
-    """Whether CPU's result of a sample has elements, and not all of them are nan."""
+    """Whether a sample is computed on the device, and CPU's result of it has elements and not all
+    of them are nan."""
+    if not tensors(_parts(sample)) and "device" not in sample.kwargs:
+        return False
     with torch.no_grad(), contextlib.suppress(Exception):
         state = torch.get_rng_state()
         results = tensors(_call(op, _copies(_parts(sample))))
