@@ -90,3 +90,9 @@ def test_conversions_round_and_truncate_as_on_cpu() -> None:
         if target in (torch.uint8, torch.int8, torch.int16):
             values = values[2:7]  # out of range, and negative to unsigned, is undefined
         assert torch.equal(values.to("neuron").to(target).cpu(), values.to(target))
+
+
+def test_narrow_integers_keep_the_low_bits_of_floats() -> None:
+    x = torch.tensor([-1.0, 256.5, -300.0, 3.7, -3.7, 300.0])
+    for target in (torch.uint8, torch.int8, torch.int16):
+        assert torch.equal(x.to("neuron").to(target).cpu(), x.to(target))

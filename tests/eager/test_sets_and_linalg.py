@@ -165,3 +165,27 @@ def test_gammas_repeat_eager_and_compiled() -> None:
     # Compiled code may round the logarithms in a gamma differently.
     torch.testing.assert_close(results[2], results[0])
     assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("function", "matrix"),
+    [
+        (torch.linalg.inv_ex, torch.zeros(2, 2)),
+        (torch.linalg.inv_ex, torch.zeros(3, 2, 2)),
+        (torch.linalg.cholesky_ex, -torch.eye(3)),
+        (torch.linalg.lu_factor_ex, torch.zeros(2, 2)),
+        (torch.linalg.ldl_factor_ex, torch.zeros(2, 2)),
+    ],
+)
+def test_check_errors_raises_what_cpu_raises(
+    function: Callable[..., Any], matrix: torch.Tensor
+) -> None:
+    with pytest.raises(RuntimeError) as on_cpu:
+        function(matrix, check_errors=True)
+    with pytest.raises(type(on_cpu.value)) as on_device:
+        function(matrix.to("neuron"), check_errors=True)
+    assert (
+        str(on_device.value).split("report a bug")[-1]
+        == str(on_cpu.value).split("report a bug")[-1]
+    )
+    assert function(matrix.to("neuron"))[-1].any()  # unless asked, info says it

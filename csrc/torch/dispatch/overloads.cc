@@ -3,6 +3,7 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_linalg_check_errors.h>
 #include <torch/library.h>
 
 #include <map>
@@ -10,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "base/counters.h"
@@ -61,12 +63,14 @@ bool allows_expanded_target(const std::string& name) {
 struct Roles {
   std::vector<size_t> written;
   std::optional<size_t> generator;
+  // The `check_errors` of factorisations whose last result, info, says where a matrix was singular.
+  std::optional<size_t> check_errors;
   bool inputs_may_overlap;
   bool may_be_expanded;
 };
 
 Roles roles_of(const std::string& name) {
-  Roles roles{{}, {}, allows_overlap(name), allows_expanded_target(name)};
+  Roles roles{{}, {}, {}, allows_overlap(name), allows_expanded_target(name)};
   const auto dot = name.find('.');
   const auto op = c10::Dispatcher::singleton().findSchema(
       {packet(name), dot == std::string::npos ? "" : name.substr(dot + 1)});
@@ -77,6 +81,7 @@ Roles roles_of(const std::string& name) {
       roles.written.push_back(i);
     }
     if (arguments[i].name() == "generator") roles.generator = i;
+    if (arguments[i].name() == "check_errors") roles.check_errors = i;
   }
   return roles;
 }
@@ -129,6 +134,13 @@ void check_written(const Roles& roles, c10::ArrayRef<c10::IValue> arguments) {
   }
 }
 
+// How CPU's errors call a factorisation: "linalg.inv_ex", "torch.linalg.lu_factor_ex".
+std::string name_of_factorisation(const std::string& name) {
+  const std::string which = packet(name).substr(std::string_view("aten::linalg_").size());
+  const bool is_short = which == "inv_ex" || which == "cholesky_ex";
+  return (is_short ? "linalg." : "torch.linalg.") + which;
+}
+
 class OverloadKernel final : public c10::OperatorKernel {
  public:
   explicit OverloadKernel(Callable* callable)
@@ -146,6 +158,10 @@ class OverloadKernel final : public c10::OperatorKernel {
     if (check_values_) check_values_(arguments);
     std::vector<c10::IValue> results;
     callable_->call(arguments, results);
+    if (roles_.check_errors && arguments[*roles_.check_errors].toBool()) {
+      at::_linalg_check_errors(results.back().toTensor(), name_of_factorisation(callable_->name()),
+                               arguments[0].toTensor().dim() == 2);
+    }
     stack->erase(stack->begin() + static_cast<int64_t>(first), stack->end());
     for (c10::IValue& result : results) stack->push_back(std::move(result));
   }

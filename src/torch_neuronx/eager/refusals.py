@@ -110,6 +110,31 @@ def check_overlap(row: Overload, values: list[Any], written: list[torch.Tensor])
                 "a single memory location. Please clone() the tensor before performing the "
                 "operation."
             )
+    _check_shared(written)
+
+
+def _check_shared(written: list[torch.Tensor]) -> None:
+    """Refuse lists whose tensors share elements: CPU writes one after the other, we all at once."""
+    by_storage: dict[int, list[torch.Tensor]] = {}
+    for tensor in written:
+        if tensor.numel():
+            by_storage.setdefault(tensor.untyped_storage()._cdata, []).append(tensor)
+    for views in by_storage.values():
+        if len(views) == 1:
+            continue
+        first = min(v.storage_offset() for v in views)
+        spans = [
+            v.storage_offset() + sum((n - 1) * s for n, s in zip(v.shape, v.stride(), strict=True))
+            for v in views
+        ]
+        counts = torch.zeros(max(spans) - first + 1, dtype=torch.int32, device="cpu")
+        for v in views:
+            counts.as_strided(v.shape, v.stride(), v.storage_offset() - first).add_(1)
+        if counts.max() > 1:
+            raise RuntimeError(
+                "unsupported operation: tensors of the list share elements, and the list is "
+                "written at once. Give each tensor once, or clone() those that overlap."
+            )
 
 
 def _bytes(t: torch.Tensor) -> int:
@@ -206,8 +231,12 @@ def _try_on_cpu(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None
             return  # the CPU's default generator may not move
         place = names.index("generator")
         metas = [*metas[:place], torch.Generator(), *metas[place + 1 :]]
-    if row.name.startswith(("aten::_foreach_", "aten::_fused_")):
+    if row.name.startswith("aten::_fused_"):
         return
+    if row.name.startswith("aten::_foreach_") and all(
+        t.dtype.is_floating_point or t.dtype.is_complex for t in schemas.tensors(metas)
+    ):
+        return  # what remains is a result that an integer target cannot hold
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the real call warns
         try:

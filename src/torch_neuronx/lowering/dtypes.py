@@ -84,14 +84,18 @@ def cast(x: Any, name: str) -> Any:
         x = x != 0 if name == "bool" else x.real
     if name == "bool":
         return x != 0
-    return _into_range(x, name).astype(target)
+    x = _into_range(x, name)
+    if name in ("uint8", "int8", "int16") and jnp.issubdtype(x.dtype, jnp.floating):
+        # PyTorch converts by way of a wide integer and keeps its low bits; XLA would saturate.
+        x = x.astype(np.int64)
+    return x.astype(target)
 
 
 def alone(x: Any) -> Any:
     """``x``, which XLA computes apart from what reads it.
 
-    The newest CPU plugin (PJRT 0.115) compiles atan2 with a constant wrongly where it is fused with
-    a strided read and a conversion from a narrow integer: ``atan(uint8[:, ::2])`` was rubbish.
+    The newest CPU plugin (PJRT 0.115) compiles atan2 with a constant operand wrongly: ``atan(x)``,
+    which is ``atan2(x, 1)``, was rubbish from 63 elements up. A constant behind a barrier is none.
     """
     return lax.optimization_barrier(x)
 

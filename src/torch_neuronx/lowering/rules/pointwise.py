@@ -23,6 +23,7 @@ from torch_neuronx.lowering.dtypes import (
     promote,
     result_type,
 )
+from torch_neuronx.lowering.rules.unary import FLOAT
 from torch_neuronx.lowering.table import lowers
 
 
@@ -169,7 +170,13 @@ def _power(base: Any, exponent: Any, out: Any) -> Any:
         if out.dtype == "bool":
             return a | ~b
         return _integer_power(a, b)
-    return lax.pow(*jnp.broadcast_arrays(a, b))
+    a, b = jnp.broadcast_arrays(a, b)
+    if not is_complex(out.dtype):
+        return lax.pow(a, b)
+    # On the branch cut a zero's sign says from which side the base comes: XLA knows one side.
+    below = (a.imag == 0) & jnp.signbit(a.imag)
+    result = lax.pow(jnp.where(below, jnp.conj(a), a), jnp.where(below, jnp.conj(b), b))
+    return jnp.where(below, jnp.conj(result), result)
 
 
 @lowers("aten::pow.Tensor_Scalar", static=("exponent",))
@@ -184,7 +191,7 @@ def pow_scalar(self: Any, exponent: Any, *, out: Any) -> Any:
     }
     if not is_integer(out.dtype):
         small |= {
-            0.5: lambda: lax.sqrt(x),
+            0.5: lambda: FLOAT["sqrt"](x),
             -0.5: lambda: lax.rsqrt(x),
             -1: lambda: 1 / x,
             -2: lambda: 1 / (x * x),

@@ -11,12 +11,47 @@ import jax.scipy.special as jsp
 import numpy as np
 from jax import lax
 
-from torch_neuronx.lowering.dtypes import alone, cast, is_complex, is_integer, op_math
+from torch_neuronx.lowering.dtypes import alone, cast, dtype_name, is_complex, is_integer, op_math
 from torch_neuronx.lowering.table import lowers
 
 
+def _atan(x: Any) -> Any:
+    if is_complex(dtype_name(x)):
+        return _on_cut(lax.atan, lambda z: z.real, lambda z: z.imag)(x)
+    return lax.atan2(x, alone(jnp.ones_like(x)))
+
+
+def _on_cut(
+    function: Callable[[Any], Any],
+    real: Callable[[Any], Any] | None,
+    imag: Callable[[Any], Any] | None,
+) -> Callable[[Any], Any]:
+    """``function`` whose parts have the sign of ``real`` and ``imag`` of a complex argument.
+
+    On a branch cut the sign of a zero says from which side the argument comes (C99, annex G); XLA's
+    formulas lose it.
+    """
+
+    def signed(x: Any, sign: Callable[[Any], Any] | None, z: Any) -> Any:
+        return x if sign is None else jnp.where(jnp.isnan(x), x, jnp.copysign(x, sign(z)))
+
+    def rule(z: Any) -> Any:
+        result = function(z)
+        if not is_complex(dtype_name(z)):
+            return result
+        return lax.complex(signed(result.real, real, z), signed(result.imag, imag, z))
+
+    return rule
+
+
 def _log_of(base: float) -> Callable[..., Any]:
-    return lambda x: lax.log(x) * jnp.asarray(1 / math.log(base), x.dtype)
+    def rule(x: Any) -> Any:
+        y, factor = lax.log(x), 1 / math.log(base)
+        if is_complex(dtype_name(x)):  # by parts: the logarithm of zero is infinite in one of them
+            return lax.complex(y.real * factor, y.imag * factor)
+        return y * jnp.asarray(factor, x.dtype)
+
+    return rule
 
 
 def _sinc(x: Any) -> Any:
@@ -42,7 +77,7 @@ def _digamma(x: Any) -> Any:
 
 # Functions in the dtype of the computation: float32 for the reduced floats and the integers.
 FLOAT: dict[str, Callable[..., Any]] = {
-    "sqrt": lax.sqrt,
+    "sqrt": _on_cut(lax.sqrt, None, lambda z: z.imag),
     "rsqrt": lax.rsqrt,
     "reciprocal": lambda x: 1 / x,
     "exp": lax.exp,
@@ -55,15 +90,15 @@ FLOAT: dict[str, Callable[..., Any]] = {
     "sin": lax.sin,
     "cos": lax.cos,
     "tan": lax.tan,
-    "asin": lax.asin,
-    "acos": lax.acos,
-    "atan": lambda x: lax.atan(alone(x)),
+    "asin": _on_cut(lax.asin, lambda z: z.real, lambda z: z.imag),
+    "acos": _on_cut(lax.acos, None, lambda z: -z.imag),
+    "atan": _atan,
     "sinh": lax.sinh,
     "cosh": lax.cosh,
     "tanh": lax.tanh,
-    "asinh": lax.asinh,
-    "acosh": lax.acosh,
-    "atanh": lax.atanh,
+    "asinh": _on_cut(lax.asinh, lambda z: z.real, lambda z: z.imag),
+    "acosh": _on_cut(lax.acosh, None, lambda z: z.imag),
+    "atanh": _on_cut(lax.atanh, lambda z: z.real, lambda z: z.imag),
     "erf": lax.erf,
     "erfc": lax.erfc,
     "erfinv": lax.erf_inv,
