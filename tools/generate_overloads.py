@@ -61,6 +61,7 @@ OWN = {
     "aten::as_strided_copy.out",
     "aten::as_strided_scatter",
     "aten::as_strided_scatter.out",
+    "aten::bernoulli.out",
     "aten::copy",
     "aten::copy.out",
     "aten::equal",

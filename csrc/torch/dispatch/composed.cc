@@ -73,6 +73,15 @@ bool neuron_is_set_to(const at::Tensor& self, const at::Tensor& source) {
          self.strides() == source.strides();
 }
 
+// Takes any dtype of out=, unlike PyTorch's meta kernel.
+at::Tensor& neuron_bernoulli_out(const at::Tensor& self, std::optional<at::Generator> generator,
+                                 at::Tensor& out) {
+  TORCH_CHECK(out.device() == self.device(),
+              "Expected all tensors to be on the same device, but found at least two devices, ",
+              self.device(), " and ", out.device(), "!");
+  return out.resize_(self.sizes()).bernoulli_(self, std::move(generator));
+}
+
 void copy_results(const std::tuple<at::Tensor, at::Tensor>& from, at::Tensor& values,
                   at::Tensor& indices) {
   values.resize_(std::get<0>(from).sizes()).copy_(std::get<0>(from));
@@ -258,6 +267,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   m.impl("tril_indices", TORCH_FN(neuron_tril_indices));
   m.impl("triu_indices", TORCH_FN(neuron_triu_indices));
   m.impl("is_set_to", TORCH_FN(neuron_is_set_to));
+  m.impl("bernoulli.out", TORCH_FN(neuron_bernoulli_out));
   m.impl("_foreach_copy_", TORCH_FN(neuron_foreach_copy_));
   m.impl("_cummax_helper", TORCH_FN(neuron_cummax_helper));
   m.impl("_cummin_helper", TORCH_FN(neuron_cummin_helper));

@@ -103,7 +103,7 @@ class _Evaluator:
         rule = table.RULES.get(node.op)
         if rule is None:
             raise NoRuleError(f"{node.op}: no rule in the lowering table")
-        narrow = not (rule.exact or self.program.exact_float64)
+        narrow = not (rule.keeps_float64(args) or self.program.exact_float64)
         outputs = node.outputs
         if narrow:
             args = [_narrow(a) for a in args]

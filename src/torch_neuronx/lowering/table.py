@@ -38,6 +38,11 @@ class Rule:
     exact: bool  # moves or compares values: float64 needs no conversion
     ffi: bool  # needs the plugin's FFI handlers (decision D1)
     wants: frozenset[str]  # subset of {"out", "checks", "rng"}
+    selects: Callable[..., bool]  # whether, with these arguments, it is exact after all
+
+    def keeps_float64(self, args: list[Any]) -> bool:
+        """Whether float64 operands need no conversion (decision D6)."""
+        return self.exact or self.selects(*args)
 
 
 RULES: dict[str, Rule] = {}
@@ -51,6 +56,7 @@ def lowers(
     mutates: tuple[str, ...] = (),
     exact: bool = False,
     ffi: bool = False,
+    selects: Callable[..., bool] = lambda *_: False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Register a function on arrays as the rule of the named overloads."""
 
@@ -76,6 +82,7 @@ def lowers(
                 exact,
                 ffi,
                 frozenset(keywords),
+                selects,
             )
         return function
 

@@ -533,7 +533,12 @@ def _reducer(reduce: str, include_self: bool) -> Writer:
     return write
 
 
-@lowers("aten::scatter_reduce.two")
+def _chooses(*args: Any) -> bool:
+    """amax and amin give one of their operands, which backward looks for."""
+    return args[4] in ("amax", "amin")
+
+
+@lowers("aten::scatter_reduce.two", selects=_chooses)
 def scatter_reduce(
     self: Any,
     dim: int,
@@ -548,7 +553,7 @@ def scatter_reduce(
     return _scatter(self, dim, index, src, checks, _reducer(reduce, include_self))
 
 
-@lowers("aten::index_reduce")
+@lowers("aten::index_reduce", selects=_chooses)
 def index_reduce(
     self: Any,
     dim: int,

@@ -270,7 +270,12 @@ def _norm(self: Any, order: Any, dim: Dims, keepdim: bool, dtype: str | None, ou
     return vector_norm(_working(self, name), order, axes_of(dim, self.ndim), keepdim)
 
 
-@lowers("aten::linalg_vector_norm", static=("ord",))
+def _chooses(self: Any, order: Any, *_: Any) -> bool:
+    """Infinite orders give the size of an element, which backward looks for."""
+    return order is not None and math.isinf(order) and not is_complex(dtype_name(self))
+
+
+@lowers("aten::linalg_vector_norm", static=("ord",), selects=_chooses)
 def linalg_vector_norm(
     self: Any, ord: Any, dim: Dims, keepdim: bool, dtype: str | None, *, out: Any
 ) -> Any:
@@ -278,25 +283,25 @@ def linalg_vector_norm(
     return _norm(self, ord, dim, keepdim, dtype, out)
 
 
-@lowers("aten::norm.Scalar", static=("p",))
+@lowers("aten::norm.Scalar", static=("p",), selects=_chooses)
 def norm(self: Any, p: Any, *, out: Any) -> Any:
     """p-norm of all elements."""
     return _norm(self, p, None, False, None, out)
 
 
-@lowers("aten::norm.ScalarOpt_dtype", static=("p",))
+@lowers("aten::norm.ScalarOpt_dtype", static=("p",), selects=_chooses)
 def norm_dtype(self: Any, p: Any, dtype: str, *, out: Any) -> Any:
     """p-norm of all elements, computed in ``dtype``."""
     return _norm(self, p, None, False, dtype, out)
 
 
-@lowers("aten::norm.ScalarOpt_dim", static=("p",))
+@lowers("aten::norm.ScalarOpt_dim", static=("p",), selects=_chooses)
 def norm_dim(self: Any, p: Any, dim: Dims, keepdim: bool, *, out: Any) -> Any:
     """p-norm over dims."""
     return _norm(self, p, dim, keepdim, None, out)
 
 
-@lowers("aten::norm.ScalarOpt_dim_dtype", static=("p",))
+@lowers("aten::norm.ScalarOpt_dim_dtype", static=("p",), selects=_chooses)
 def norm_dim_dtype(self: Any, p: Any, dim: Dims, keepdim: bool, dtype: str, *, out: Any) -> Any:
     """p-norm over dims, computed in ``dtype``."""
     return _norm(self, p, dim, keepdim, dtype, out)
