@@ -96,3 +96,29 @@ def test_narrow_integers_keep_the_low_bits_of_floats() -> None:
     x = torch.tensor([-1.0, 256.5, -300.0, 3.7, -3.7, 300.0])
     for target in (torch.uint8, torch.int8, torch.int16):
         assert torch.equal(x.to("neuron").to(target).cpu(), x.to(target))
+
+
+@pytest.mark.parametrize("reduce", ["amax", "amin"])
+def test_what_selects_a_float64_gives_it_whole(reduce: str) -> None:
+    """Backward looks for the chosen element: rounded to float32 it would find none."""
+    torch.manual_seed(0)
+    index = torch.tensor([0, 1, 0, 1])
+
+    def gradients(device: str) -> list[torch.Tensor]:
+        x = torch.linspace(-1, 1, 4, dtype=torch.float64).to(device).requires_grad_()
+        y = x.detach().clone().mul_(3).requires_grad_()
+        place = index.to(device)
+        result = y.scatter_reduce(0, place, x, reduce).sum() + x.norm(p=torch.inf)
+        result = result + y.index_reduce(0, place, x, reduce).sum()
+        return [g.cpu() for g in torch.autograd.grad(result, [x, y])]
+
+    for got, expected in zip(gradients("neuron"), gradients("cpu"), strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_bernoulli_writes_to_any_dtype() -> None:
+    x = torch.tensor([0.0, 1.0, 1.0])
+    for dtype in (torch.int64, torch.bool, torch.float64):
+        out = torch.empty(0, dtype=dtype, device="neuron")
+        assert torch.bernoulli(x.to("neuron"), out=out) is out
+        assert out.tolist() == [0, 1, 1]
