@@ -202,7 +202,7 @@ MARK_UNSEEN = {
         "allclose", "equal", "isclose", "isfinite", "nn.functional.linear_cross_entropy",
         "nn.functional.tanhshrink",
     ),
-    "empty results only": ("eye", "nonzero_static"),
+    "empty results only": ("eye", "linspace", "nonzero_static"),
     "left alone": ("all", "any"),
     "so large that one is nothing": ("special.erfcx",),
 }  # fmt: skip
