@@ -74,7 +74,7 @@ def test_symbolic_sizes(opaque: Callable[..., torch.Tensor]) -> None:
 
 def test_written_inputs_and_views() -> None:
     def function(x: torch.Tensor) -> Any:
-        values = torch.linalg.eigvals(x + 1).abs().sum()
+        values = torch.dequantize(x + 1).abs().sum()
         x.mul_(2)
         return x[0], values, (x * 3).t()
 

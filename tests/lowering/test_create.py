@@ -90,3 +90,7 @@ def test_range_includes_its_end() -> None:
     check_both("aten::range", 1, 4)
     check_both("aten::range.step", 0.5, 3.0, 0.25)
     check_both("aten::range.step", 5, -1, -2, dtype=torch.int64)
+
+
+def test_logspace_of_integers_truncates_its_ends_first() -> None:
+    check("aten::logspace", 0.9, 3.1, 3, 2.0, dtype=torch.uint8)

@@ -224,7 +224,8 @@ def _gradients(
 def _gradient(workload: Workload, case: Case) -> dict[str, torch.Tensor] | None:
     if not isinstance(workload.model, torch.nn.Module):
         return None
-    if case.train and workload.pilot.part("loss") is None:
+    declares_step = workload.pilot.part("train_step") is not None
+    if case.train and declares_step and workload.pilot.part("loss") is None:
         # What its own training step leaves behind, from equal weights and without dropout.
         weights = workload.parameters()
         workload, _ = _still(Workload(workload.pilot, workload.adapter))

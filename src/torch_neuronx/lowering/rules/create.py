@@ -139,6 +139,8 @@ def linspace(start: Any, end: Any, steps: int, *plumbing: Any, out: Any) -> Any:
 def logspace(start: Any, end: Any, steps: int, base: float, *plumbing: Any, out: Any) -> Any:
     """base to the power of ``steps`` numbers evenly from start to end."""
     dtype = _working(out)
+    if is_integer(out.dtype):
+        start, end = cast(start, out.dtype), cast(end, out.dtype)
     exponents = _linspace(start, end, steps, dtype)
     return lax.pow(jnp.full_like(exponents, base), exponents)
 
