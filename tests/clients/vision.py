@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-_kept: list[torch.library.Library] = []  # a library's schemas end with it
+from neuron_readiness.sweep.sources import torchvision_shim
 
 
 def timm() -> Any:
@@ -25,13 +24,5 @@ def timm() -> Any:
         if not folder.is_dir():
             pytest.skip("timm is not installed: make test-full installs requirements/vision.txt")
         sys.path.append(str(folder))
-    try:
-        importlib.import_module("torchvision")
-    except (RuntimeError, ImportError, OSError):
-        for name in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
-            del sys.modules[name]
-        library = torch.library.Library("torchvision", "FRAGMENT")
-        for operator in ("nms", "qnms"):
-            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        _kept.append(library)
+    torchvision_shim.install()
     return importlib.import_module("timm")

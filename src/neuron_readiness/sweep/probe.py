@@ -15,19 +15,8 @@ from neuron_readiness import trees
 from neuron_readiness.adapters import Adapter
 from neuron_readiness.recording import tolerance
 from neuron_readiness.recording.compare import Difference, compare, compare_all
+from neuron_readiness.sweep.results import COLUMNS
 from neuron_readiness.sweep.sources import Built, load
-
-# Column -> the column that counts its denominator; None: every architecture that was tried.
-COLUMNS: dict[str, str | None] = {
-    "loads": None,
-    "forward": "loads",
-    "agrees": "forward",
-    "backward": "trainable",
-    "backward_agrees": "backward",
-    "compiles": "loads",
-    "compiled_agrees": "compiles",
-    "on_device": "forward",
-}
 
 
 def probe(

@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
-# Kept equal to probe.COLUMNS by a test: this module does without torch.
+# Column -> the column that counts its denominator; None: every architecture that was tried.
+# Here and not beside the probe, since this module does without torch.
 COLUMNS: dict[str, str | None] = {
     "loads": None,
     "forward": "loads",
