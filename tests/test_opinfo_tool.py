@@ -67,6 +67,14 @@ def measure(
     )
 
 
+def in_process(folder: Path) -> dict[str, str]:
+    """Rules are looked up in the process that changed them, and nothing is known of them yet."""
+    return {
+        "TORCH_NEURONX_LOWERING": "inprocess",
+        "TORCH_NEURONX_CACHE_DIR": str(folder / "cache"),
+    }
+
+
 def outcomes(results: Path) -> dict[tuple[str, str], set[str]]:
     """Outcomes by (operator, kind)."""
     found: dict[tuple[str, str], set[str]] = {}
@@ -119,10 +127,7 @@ def test_a_wrong_rule_is_seen(tmp_path: Path) -> None:
         *("--ops", "tanh,sinh", "--dtypes", "float32", "--kinds", "forward,inplace,out"),
         *("--jobs", "0", "--budget", "2"),
         code=WATERMARK,
-        environ={
-            "TORCH_NEURONX_LOWERING": "inprocess",
-            "TORCH_NEURONX_CACHE_DIR": str(tmp_path / "cache"),
-        },
+        environ=in_process(tmp_path),
     )
     assert done.returncode == 1, done.stdout + done.stderr
     found = outcomes(results)
@@ -216,10 +221,7 @@ def test_no_cpu_kernel_answers_in_place_of_a_rule(tmp_path: Path) -> None:
         results,
         *("--dtypes", "float32", "--kinds", "forward", "--jobs", "0", "--budget", "3"),
         code=MARK_ALL,
-        environ={
-            "TORCH_NEURONX_LOWERING": "inprocess",
-            "TORCH_NEURONX_CACHE_DIR": str(tmp_path / "cache"),
-        },
+        environ=in_process(tmp_path),
         timeout=5400,
     )
     assert done.returncode == 1, done.stdout + done.stderr
