@@ -12,6 +12,7 @@ code.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -94,62 +95,44 @@ def _cleared(h: Any, k: Any, first: Any, count: int) -> Any:
     return jnp.where(gone, jnp.zeros_like(h), h)
 
 
-def _iterations(n: int) -> int:
-    return 30 * max(10, n)  # LAPACK's bound
+def _schur(
+    h: Any,
+    q: Any,
+    width: int,
+    start: Callable[[Any, Any, Any, Any], Any],
+    transform: Callable[[Any, Any, Any], Any],
+) -> tuple[Any, Any, Any]:
+    """(Quasi-)triangular T and Q from a Hessenberg matrix, and whether it converged.
 
-
-def _real_schur(h: Any, q: Any) -> tuple[Any, Any, Any]:
-    """Quasi-triangular T and Q from a real Hessenberg matrix, and whether it converged."""
-    n = h.shape[0]
-    # A step's three rows may reach past the end, where the third component is zero.
-    h, q = jnp.pad(h, ((0, 2), (0, 2))), jnp.pad(q, ((0, 0), (0, 2)))
-    dtype = h.dtype
+    A step turns ``width`` rows, and blocks of fewer are finished. ``start(h, lo, hi, stalled)`` is
+    the first column of the shifted block, exceptionally so after each ten ``stalled`` sweeps;
+    ``transform(u, k, hi)`` the unitary matrix that makes a multiple of a unit vector of ``u``.
+    """
+    n, beyond = h.shape[0], width - 1
+    # The last step's rows reach past the end.
+    h, q = jnp.pad(h, ((0, beyond), (0, beyond))), jnp.pad(q, ((0, 0), (0, beyond)))
 
     def sweep(h: Any, q: Any, lo: Any, hi: Any, stalled: Any) -> tuple[Any, Any]:
-        a, b = _at(h, hi - 1, hi - 1), _at(h, hi - 1, hi)
-        c, d = _at(h, hi, hi - 1), _at(h, hi, hi)
-        strange = jnp.abs(c) + jnp.abs(_at(h, hi - 1, jnp.maximum(hi - 2, 0)))
-        exceptional = (stalled > 0) & (stalled % 10 == 0)
-        trace = jnp.where(exceptional, 1.5 * strange, a + d)
-        determinant = jnp.where(exceptional, strange * strange, a * d - b * c)
-        p, r, s = _at(h, lo, lo), _at(h, lo, lo + 1), _at(h, lo + 1, lo)
-        corner = _at(h, lo + 1, lo + 1)
-        start = jnp.stack(
-            [
-                p * p + r * s - trace * p + determinant,
-                s * (p + corner - trace),
-                s * _at(h, lo + 2, lo + 1),
-            ]
-        )
-
-        def more(state: Any) -> Any:
-            return state[0] < hi
+        first = start(h, lo, hi, stalled)
 
         def step(state: Any) -> Any:
             k, h, q = state
-            column = lax.dynamic_slice(h, (k, jnp.maximum(k - 1, 0)), (3, 1))[:, 0]
-            u = jnp.where(k == lo, start, column)
-            u = jnp.where((jnp.arange(3) == 2) & (k + 2 > hi), 0, u)
-            top = jnp.max(jnp.abs(u))
-            u = u / jnp.where(top > 0, top, 1)
-            size = jnp.sqrt(jnp.sum(u * u))
-            v = u.at[0].add(jnp.where(u[0] < 0, -size, size))
-            length = jnp.sum(v * v)
-            beta = jnp.where(length > 0, 2 / jnp.where(length > 0, length, 1), 0).astype(dtype)
-            h, q = _transform(h, q, jnp.eye(3, dtype=dtype) - beta * jnp.outer(v, v), k)
-            return k + 1, _cleared(h, k, k == lo, 2), q
+            column = lax.dynamic_slice(h, (k, jnp.maximum(k - 1, 0)), (width, 1))[:, 0]
+            u = jnp.where(k == lo, first, column)
+            h, q = _transform(h, q, transform(u, k, hi), k)
+            return k + 1, _cleared(h, k, k == lo, beyond), q
 
-        _, h, q = lax.while_loop(more, step, (lo, h, q))
+        _, h, q = lax.while_loop(lambda state: state[0] < hi, step, (lo, h, q))
         return h, q
 
     def more(state: Any) -> Any:
         _, _, hi, _, total = state
-        return (hi > 0) & (total < _iterations(n))
+        return (hi > 0) & (total < 30 * max(10, n))  # LAPACK's bound
 
     def iterate(state: Any) -> Any:
         h, q, hi, stalled, total = state
         h, lo = _deflated(h, hi)
-        done = lo >= hi - 1  # a block of one or two
+        done = lo > hi - beyond
         # A finished block makes an empty sweep.
         h, q = sweep(h, q, jnp.where(done, hi, lo), hi, stalled)
         return (
@@ -165,57 +148,53 @@ def _real_schur(h: Any, q: Any) -> tuple[Any, Any, Any]:
     return h[:n, :n], q[:, :n], hi <= 0
 
 
-def _complex_schur(h: Any, q: Any) -> tuple[Any, Any, Any]:
-    """Triangular T and Q from a complex Hessenberg matrix, and whether it converged."""
-    n = h.shape[0]
-    h, q = jnp.pad(h, ((0, 1), (0, 1))), jnp.pad(q, ((0, 0), (0, 1)))
+def _exceptional(stalled: Any) -> Any:
+    return (stalled > 0) & (stalled % 10 == 0)
 
-    def sweep(h: Any, q: Any, lo: Any, hi: Any, stalled: Any) -> tuple[Any, Any]:
-        above = jnp.maximum(hi - 1, 0)
-        a, b = _at(h, above, above), _at(h, above, hi)
-        c, d = _at(h, hi, above), _at(h, hi, hi)
-        half = (a - d) / 2
-        root = jnp.sqrt(half * half + b * c)
-        root = jnp.where((jnp.conj(half) * root).real < 0, -root, root)
-        far = half + root
-        shift = d - jnp.where(far == 0, 0, b * c / jnp.where(far == 0, 1, far))
-        exceptional = (stalled > 0) & (stalled % 10 == 0)
-        shift = jnp.where(exceptional, d + 0.75 * jnp.abs(c), shift)
-        start = jnp.stack([_at(h, lo, lo) - shift, _at(h, lo + 1, lo)])
 
-        def more(state: Any) -> Any:
-            return state[0] < hi
+def _double_shift(h: Any, lo: Any, hi: Any, stalled: Any) -> Any:
+    """Francis' first column: of the product of both shifted matrices, in real numbers."""
+    a, b = _at(h, hi - 1, hi - 1), _at(h, hi - 1, hi)
+    c, d = _at(h, hi, hi - 1), _at(h, hi, hi)
+    strange = jnp.abs(c) + jnp.abs(_at(h, hi - 1, jnp.maximum(hi - 2, 0)))
+    exceptional = _exceptional(stalled)
+    trace = jnp.where(exceptional, 1.5 * strange, a + d)
+    determinant = jnp.where(exceptional, strange * strange, a * d - b * c)
+    p, r, s = _at(h, lo, lo), _at(h, lo, lo + 1), _at(h, lo + 1, lo)
+    corner = _at(h, lo + 1, lo + 1)
+    return jnp.stack(
+        [
+            p * p + r * s - trace * p + determinant,
+            s * (p + corner - trace),
+            s * _at(h, lo + 2, lo + 1),
+        ]
+    )
 
-        def step(state: Any) -> Any:
-            k, h, q = state
-            column = lax.dynamic_slice(h, (k, jnp.maximum(k - 1, 0)), (2, 1))[:, 0]
-            u = jnp.where(k == lo, start, column)
-            h, q = _transform(h, q, _rotation(u[0], u[1]), k)
-            return k + 1, _cleared(h, k, k == lo, 1), q
 
-        _, h, q = lax.while_loop(more, step, (lo, h, q))
-        return h, q
+def _reflection(u: Any, k: Any, hi: Any) -> Any:
+    """Real (3, 3) reflection of ``u``, whose third component lies past the end at the last step."""
+    u = jnp.where((jnp.arange(3) == 2) & (k + 2 > hi), 0, u)
+    top = jnp.max(jnp.abs(u))
+    u = u / jnp.where(top > 0, top, 1)
+    size = jnp.sqrt(jnp.sum(u * u))
+    v = u.at[0].add(jnp.where(u[0] < 0, -size, size))
+    length = jnp.sum(v * v)
+    beta = jnp.where(length > 0, 2 / jnp.where(length > 0, length, 1), 0).astype(u.dtype)
+    return jnp.eye(3, dtype=u.dtype) - beta * jnp.outer(v, v)
 
-    def more(state: Any) -> Any:
-        _, _, hi, _, total = state
-        return (hi > 0) & (total < _iterations(n))
 
-    def iterate(state: Any) -> Any:
-        h, q, hi, stalled, total = state
-        h, lo = _deflated(h, hi)
-        done = lo == hi
-        h, q = sweep(h, q, lo, hi, stalled)
-        return (
-            h,
-            q,
-            jnp.where(done, hi - 1, hi),
-            jnp.where(done, 0, stalled + 1),
-            jnp.where(done, total, total + 1),
-        )
-
-    zero = jnp.int32(0)
-    h, q, hi, _, _ = lax.while_loop(more, iterate, (h, q, jnp.int32(n - 1), zero, zero))
-    return h[:n, :n], q[:, :n], hi <= 0
+def _single_shift(h: Any, lo: Any, hi: Any, stalled: Any) -> Any:
+    """First column with Wilkinson's shift: the last block's eigenvalue nearer its corner."""
+    above = jnp.maximum(hi - 1, 0)
+    a, b = _at(h, above, above), _at(h, above, hi)
+    c, d = _at(h, hi, above), _at(h, hi, hi)
+    half = (a - d) / 2
+    root = jnp.sqrt(half * half + b * c)
+    root = jnp.where((jnp.conj(half) * root).real < 0, -root, root)
+    far = half + root
+    shift = d - jnp.where(far == 0, 0, b * c / jnp.where(far == 0, 1, far))
+    shift = jnp.where(_exceptional(stalled), d + 0.75 * jnp.abs(c), shift)
+    return jnp.stack([_at(h, lo, lo) - shift, _at(h, lo + 1, lo)])
 
 
 def _rotation(x: Any, y: Any) -> Any:
@@ -306,12 +285,12 @@ def _eigen_one(a: Any, vectors: bool) -> tuple[Any, Any, Any]:
     scale = jnp.where((scale > 0) & jnp.isfinite(scale), scale, 1)
     h, q = _hessenberg(a / scale.astype(a.dtype))
     if is_real:
-        t, q, converged = _real_schur(h, q)
+        t, q, converged = _schur(h, q, 3, _double_shift, _reflection)
         values = _eigenvalues_of_blocks(t)
         if vectors:
             t, q = _triangular(t, q, values)
     else:
-        t, q, converged = _complex_schur(h, q)
+        t, q, converged = _schur(h, q, 2, _single_shift, lambda u, *_: _rotation(u[0], u[1]))
         values = jnp.diagonal(t)
     found = _vectors(t, q, values) if vectors else q.astype(complex_dtype)
     if is_real and vectors:
