@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 Evidence = Literal["measured", "documented", "open"]
 Severity = Literal["gap", "note"]
+Side = Literal["workload", "infrastructure", "unknown"]
 
 
 @dataclasses.dataclass
@@ -42,7 +43,7 @@ class Fault:
 
     kind: str
     text: str
-    side: Literal["workload", "infrastructure", "unknown"] = "unknown"
+    side: Side = "unknown"
     trace: str = ""
 
 
@@ -75,7 +76,7 @@ class StageResult:
         kinds = {s.evidence for s in self.statements}
         for kind in ("measured", "documented"):
             if kind in kinds:
-                return kind  # type: ignore[return-value]
+                return kind
         return "open"
 
     def to_json(self) -> dict[str, Any]:

@@ -45,10 +45,100 @@ def kinds(folder: Path, text: str, target: str = "neuron") -> list[tuple[int, st
         ("def f(x):\n    if x.sum() > 0:\n        return 1", "data-dependent-branch"),
         ("import torch\ndef f(x):\n    while torch.any(x): pass", "data-dependent-branch"),
         ("import torch\ny = torch.nonzero(x)", "data-dependent"),
+        ("import torch\ny = torch.where(x)", "data-dependent"),
+        ("def f(x):\n    return int(x.sum())", "host-read"),
+        ("import torch\ntorch.backends.cudnn.benchmark = True", "cudnn"),
+        ("import torch\ntorch.ops.mine.kernel(x)", "custom-operator"),
+        ("import os\nos.environ['CUDA_VISIBLE_DEVICES'] = '0'", "environment"),
+        ("import os\nos.getenv('NCCL_DEBUG')", "environment"),
+        ("def f(x):\n    if x.device.type == 'cuda':\n        return 1", "device-branch"),
+        ("def f(x):\n    return 'cuda' in str(x.device)", "device-branch"),
+        ("def f(x):\n    return x.is_cuda", "device-branch"),
+        ("import torch\ntorch.set_default_tensor_type('torch.cuda.FloatTensor')", "device"),
+        ("import torch\ntorch.amp.GradScaler('cuda')", "amp"),
+        ("import torch.distributed as d\nd.init_process_group('cpu:gloo,cuda:nccl')",
+         "collectives"),
+        ("import torch\ntorch.compile(f, backend='inductor')", "compile-backend"),
+        ("import torch\ntorch.compile(f)", "compile-backend"),
+        ("def f(model):\n    model.compile(backend='inductor')", "compile-backend"),
+        ("import torch\ntorch.compile(f, backend='neuron', mode='reduce-overhead')",
+         "compile-mode"),
+        ("import torch\ntorch.compile(f, backend='neuron', dynamic=True)", "compile-dynamic"),
     ],
-)
+)  # fmt: skip
 def test_dependencies_are_found(tmp_path: Path, text: str, kind: str) -> None:
     assert kind in [k for _, k in kinds(tmp_path, text)]
+
+
+# What holds a device's name on its way from where it is written to where it is used.
+HELD = {
+    "a constant": "D = 'cuda'\ndef f(x):\n    return x.to(D)\n",
+    "a constant of a constant": "A = 'cuda'\nD = A\ndef f(x):\n    return x.to(D)\n",
+    "a local name": "def f(x):\n    where = 'cuda'\n    return x.to(where)\n",
+    "an index behind it": "D = 'cuda'\ndef f(x, rank):\n    return x.to(f'{D}:{rank}')\n",
+    "a sum": "D = 'cuda'\ndef f(x, rank):\n    return x.to(D + ':' + str(rank))\n",
+    "a default": "def f(x, where='cuda'):\n    return x.to(where)\n",
+    "an argument": "def f(x, where):\n    return x.to(where)\n\nf(x, 'cuda')\n",
+    "an attribute": "class A:\n    def __init__(self):\n        self.d = 'cuda'\n"
+    "    def f(self, x):\n        return x.to(self.d)\n",
+    "a field": "class A:\n    where: str = 'cuda'\n    def f(self, x):\n"
+    "        return x.to(self.where)\n",
+    "a table": "S = {'device': 'cuda'}\ndef f(x):\n    return x.to(S['device'])\n",
+    "an option": "import argparse\np = argparse.ArgumentParser()\n"
+    "p.add_argument('--where', default='cuda')\no = p.parse_args()\nx.to(o.where)\n",
+    "a look-up": "import os\nD = os.environ.get('DEVICE', 'cuda')\nx.to(D)\n",
+    "a fallback": "def f(x, where=None):\n    where = where or 'cuda'\n    x.to(where)\n",
+    "a walrus": "def f(x):\n    return x.to(d := 'cuda')\n",
+}
+
+
+@pytest.mark.parametrize("text", HELD.values(), ids=HELD)
+def test_a_device_is_followed_through_what_holds_it(tmp_path: Path, text: str) -> None:
+    written = next(n for n, row in enumerate(text.splitlines(), 1) if "'cuda'" in row)
+    assert kinds(tmp_path, text) == [(written, "device")]
+
+
+def test_a_constant_of_a_module_beside_is_reported_where_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "settings.py").write_text("\nDEVICE = 'cuda'\n")
+    path = tmp_path / "work.py"
+    path.write_text("import settings\nfrom settings import DEVICE\n"
+                    "x.to(DEVICE)\nx.to(settings.DEVICE)\n")  # fmt: skip
+    [hit] = static.scan(path, "neuron")
+    assert (Path(hit.file).name, hit.line) == ("settings.py", 2)
+    assert hit.text == "DEVICE = 'cuda', used in lines 3, 4 of work.py"
+
+
+CHOICES = [
+    "import torch\nd = 'cuda' if torch.cuda.is_available() else 'cpu'\nx.to(d)\ny.to(d)\n",
+    "import torch\nif torch.cuda.is_available():\n    d = 'cuda'\nelse:\n    d = 'cpu'\nx.to(d)\n",
+    "import torch\nx.to('cuda' if torch.cuda.is_available() else 'cpu')\n",
+]
+
+
+@pytest.mark.parametrize("text", CHOICES)
+def test_a_choice_that_ends_on_the_host_is_told_apart(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "work.py"
+    path.write_text(text)
+    hits = {h.kind: h for h in static.scan(path, "neuron")}
+    assert set(hits) == {"device-choice", "torch.cuda"}
+    assert hits["device-choice"].supported is False
+    assert "runs on the host" in hits["device-choice"].assumes
+    assert hits["torch.cuda"].supported is None  # asking is allowed; the answer is no
+
+
+def test_a_choice_that_names_the_target_is_no_hit(tmp_path: Path) -> None:
+    text = "def f(x, ok):\n    x.to('neuron' if ok else 'cpu')\n"
+    assert kinds(tmp_path, text) == []
+
+
+@pytest.mark.parametrize(
+    ("target", "found"), [("neuron", True), ("cuda", False), ("cpu", False), ("xpu", False)]
+)
+def test_a_compiler_is_foreign_only_to_devices_it_makes_no_code_for(
+    tmp_path: Path, target: str, found: bool
+) -> None:
+    text = "import torch\nB = 'inductor'\ntorch.compile(f, backend=B)\n"
+    assert bool(kinds(tmp_path, text, target)) == found
 
 
 @pytest.mark.parametrize(
@@ -67,6 +157,17 @@ def test_dependencies_are_found(tmp_path: Path, text: str, kind: str) -> None:
         "def f(n):\n    if sum([n]) > 0:\n        return 1\n",
         "import numpy\nx = numpy.any([1])\nif numpy.any([1]): pass\n",
         "import my.torch as torch\ntorch.cuda.synchronize()\n",
+        "D = 'cuda'\nprint(D)\nlog(f'on {D}')\n",
+        "D = 'cuda'\n\ndef f(x, D):\n    return x.sum(D)\n",
+        "def f(x):\n    D = 'cuda'\n    print(D)\n\ndef g(x, D):\n    return x.to(D)\n",
+        "# D = 'cuda'\nD = 'neuron'\nx.to(D)\n",
+        "S = {'device': 'neuron', 'title': 'cuda'}\nx.to(S['device'])\n",
+        "import re\nre.compile('inductor')\n",
+        "import torch\ntorch.compile(f, backend='neuron')\n",
+        "def f(options):\n    torch.compile(f, **options)\n",
+        "def f(word):\n    return word == 'cuda'\n",
+        "import os\nos.environ['HOME']\n",
+        "import torch\ntorch.where(c, a, b)\ntorch.ops.aten.add(a, b)\n",
     ],
 )
 def test_what_only_looks_like_one_is_no_find(tmp_path: Path, text: str) -> None:

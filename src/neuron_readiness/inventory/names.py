@@ -47,6 +47,3 @@ class Names:
                 base = self.resolve(node.args[0])
                 return f"{base}.{node.args[1].value}" if base else None  # type: ignore[attr-defined]
         return None
-
-    def imported(self) -> dict[str, str]:
-        return dict(self._meaning)

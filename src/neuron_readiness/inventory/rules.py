@@ -20,6 +20,18 @@ class Rule:
 _CUDA = "an NVIDIA (or ROCm) device behind torch.cuda"
 NAMES: dict[str, Rule] = {
     "torch.cuda": Rule("torch.cuda", _CUDA, "use torch.accelerator or torch.get_device_module()"),
+    "torch.cuda.is_available": Rule(
+        "torch.cuda",
+        "that an accelerator is CUDA: False on any other device",
+        "torch.accelerator.is_available() and torch.accelerator.current_accelerator()",
+        None,
+    ),
+    "torch.cuda.device_count": Rule(
+        "torch.cuda",
+        "that accelerators are CUDA devices: 0 on any other device",
+        "torch.accelerator.device_count()",
+        None,
+    ),
     "torch.cuda.amp": Rule(
         "amp", "CUDA's mixed precision", "torch.amp.autocast(device_type=x.device.type)"
     ),
@@ -37,6 +49,10 @@ NAMES: dict[str, Rule] = {
     "torch.backends.cuda": Rule(
         "cuda-switch", "CUDA's switches; no effect elsewhere", "guard it", None
     ),
+    "torch.set_float32_matmul_precision": Rule(
+        "precision", "TF32 or bfloat16 products behind float32", "state the dtype", None
+    ),
+    "torch.distributed.ProcessGroupNCCL": Rule("collectives", "NCCL", "torch.distributed"),
     "torch.mps": Rule("torch.mps", "an Apple device", "torch.accelerator"),
     "torch.xpu": Rule("torch.xpu", "an Intel device", "torch.accelerator"),
     "torch_xla": Rule(
@@ -117,7 +133,15 @@ METHODS: dict[str, Rule] = {
     "tolist": Rule("host-read", "waiting for the device and copying", "read it rarely", None),
     "double": Rule("dtype", "64-bit arithmetic", ".float()", None),
     "nonzero": Rule("data-dependent", "a result whose size depends on values", "a mask", None),
+    "masked_select": Rule(
+        "data-dependent", "a result whose size depends on values", "torch.where", None
+    ),
+    "argwhere": Rule("data-dependent", "a result whose size depends on values", "a mask", None),
 }
+# Methods of a tensor that take no positional argument: with one, the receiver is something else.
+WITHOUT_ARGUMENTS = (
+    "numpy", "item", "tolist", "nonzero", "double", "pin_memory", "argwhere",
+)  # fmt: skip
 
 # Keyword arguments with a literal that matters.
 ARGUMENTS: dict[str, Rule] = {
@@ -126,6 +150,37 @@ ARGUMENTS: dict[str, Rule] = {
 }
 
 DEVICE_STRING = Rule("device", "one particular device", "take the device from the caller")
+DEVICE_CHOICE = Rule(
+    "device-choice",
+    "this device or the CPU: on any other accelerator all runs on the host, without an error",
+    "torch.accelerator.current_accelerator(), or take the device from the caller",
+)
+DEVICE_BRANCH = Rule(
+    "device-branch",
+    "one device's way through the code; the target takes the other one",
+    "ask for the capability, or test that way on the target",
+    None,
+)
+CUSTOM_OPERATOR = Rule(
+    "custom-operator", "a kernel for the devices it registers", "register one for the target", None
+)
+COMPILER = Rule("compile-backend", "a compiler for another device", "the target's own backend")
+COMPILER_DEFAULT = Rule(
+    "compile-backend",
+    "PyTorch's default compiler, Inductor",
+    "backend=..., taken from the device",
+    None,
+)
+COMPILE_MODE = Rule(
+    "compile-mode", "Inductor's CUDA graphs or its tuning", "leave the mode out", None
+)
+COMPILE_DYNAMIC = Rule(
+    "compile-dynamic",
+    "one artifact for many shapes; some backends refuse it and specialise by shape",
+    "few shapes, by bucketing or padding",
+    None,
+)
+VARIABLE = Rule("environment", "settings of one vendor's software", "guard it by device", None)
 AMP_STRING = Rule("amp", "mixed precision of one device", "device_type=x.device.type")
 BACKEND_STRING = Rule(
     "collectives", "a communication backend of one vendor", "leave it out: the device chooses"

@@ -92,6 +92,9 @@ def changes_of(before: Any, after: Any, name: str = "") -> list[dict[str, Any]]:
             rows += changes_of(before.get(key), after.get(key), path)
         return rows
     if name.endswith("packages") and isinstance(before, list) and isinstance(after, list):
-        split = [dict(p.split("==", 1) for p in side if "==" in p) for side in (before, after)]
-        return changes_of(*split, name)
+        return changes_of(_versions(before), _versions(after), name)
     return [] if before == after else [{"name": name, "before": before, "after": after}]
+
+
+def _versions(packages: list[str]) -> dict[str, str]:
+    return {name: version for name, _, version in (p.partition("==") for p in packages)}

@@ -39,8 +39,6 @@ _FIGURES = (
 
 def compare(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
     """What changed from ``a`` to ``b``: environment, options, figures, gates, decision."""
-    environments = [r["items"]["environment"]["facts"] for r in (a, b)]
-    gates = [{g["gate"]: g["outcome"] for g in r["decision"]["gates"]} for r in (a, b)]
     figures = [
         {"name": n, "a": _at(a, n), "b": _at(b, n), "changed": _at(a, n) != _at(b, n)}
         for n in _FIGURES
@@ -53,11 +51,19 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
         "decision": [
             {k: r["decision"][k] for k in ("verdict", "title", "largest_gap")} for r in (a, b)
         ],
-        "environment": changes_of(*environments),
+        "environment": changes_of(_environment(a), _environment(b)),
         "options": changes_of(a["options"], b["options"]),
         "figures": [f for f in figures if f["a"] is not None or f["b"] is not None],
-        "gates": changes_of(*gates),
+        "gates": changes_of(_outcomes(a), _outcomes(b)),
     }
+
+
+def _environment(record: dict[str, Any]) -> Any:
+    return record["items"]["environment"]["facts"]
+
+
+def _outcomes(record: dict[str, Any]) -> dict[str, str]:
+    return {g["gate"]: g["outcome"] for g in record["decision"]["gates"]}
 
 
 def _at(record: dict[str, Any], path: str) -> Any:

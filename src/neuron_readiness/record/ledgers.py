@@ -33,7 +33,7 @@ def write(out: Path, results: dict[str, dict[str, Any]]) -> list[str]:
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
     """Nested values as text: one column holds one type. A number that is not finite is stored in
     JSON by its name and is a number again here."""
-    flat = {}
+    flat: dict[str, Any] = {}
     for key, value in row.items():
         if isinstance(value, (list, dict)):
             flat[key] = str(value)

@@ -112,7 +112,8 @@ def build(
     )
     if outcome.interrupted:
         record["exit_code"] = exits.INTERRUPTED
-    return jsonable(record)  # type: ignore[no-any-return]
+    strict: dict[str, Any] = jsonable(record)
+    return strict
 
 
 def _reasons(

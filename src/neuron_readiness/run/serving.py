@@ -7,6 +7,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def serve(context: Context, started: float, side: str) -> dict[str, Any]:
     usable = []
     for case in cases:
         try:
-            firsts.append(timed(adapter.synchronize, lambda c=case: workload.request(c))[0])
+            firsts.append(timed(adapter.synchronize, partial(workload.request, case))[0])
             usable.append(case)
         except Exception:  # counted: a run that failed is part of the result
             failed += 1
@@ -147,7 +148,7 @@ def _steady(workload: Workload, mix: list[Case]) -> tuple[list[dict[str, Any]], 
     size = max(1, len(mix) // _CHECKS)
     for number, case in enumerate(mix):
         try:
-            seconds, _ = timed(adapter.synchronize, lambda c=case: workload.request(c))
+            seconds, _ = timed(adapter.synchronize, partial(workload.request, case))
             rows.append({"number": number, "case": case.name, "seconds": seconds})
         except Exception:
             failed += 1

@@ -35,12 +35,13 @@ def task(name: str) -> Callable[..., Any]:
     """The function of a task by its name."""
     from neuron_readiness.run import launching, serving, training
 
-    return {
+    tasks: dict[str, Callable[..., Any]] = {
         "shape_ledger": serving.shape_ledger,
         "serve": serving.serve,
         "train": training.train,
         "launch": launching.launch,
-    }[name]
+    }
+    return tasks[name]
 
 
 if __name__ == "__main__":

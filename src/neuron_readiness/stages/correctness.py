@@ -10,7 +10,7 @@ import torch
 
 from neuron_readiness import trees
 from neuron_readiness.context import Context
-from neuron_readiness.evidence import Fault, Finding, StageResult
+from neuron_readiness.evidence import Fault, Finding, Severity, Side, StageResult
 from neuron_readiness.pilot import Case
 from neuron_readiness.recording import divergence, hard, precision, task, tolerance
 from neuron_readiness.recording.compare import Difference, compare, compare_all
@@ -119,7 +119,7 @@ def _outputs(
     )
     for case, d in failed[:20]:
         detail = d.problem or f"differs by {d.max_abs:.3g}, {d.worst:.3g} times the tolerance"
-        severity = "gap" if group == "ordinary" else "note"
+        severity: Severity = "gap" if group == "ordinary" else "note"
         result.findings.append(
             Finding(f"{d.name}: {detail}", severity, f"case {case.name}", gate=_GATES[group])
         )
@@ -128,7 +128,7 @@ def _outputs(
         result.findings.append(Finding(text, "gap", f"case {e['case']}", gate=_GATES[group]))
     if group == "ordinary" and nan:
         both = sum(d.nan_reference for _, d in rows)
-        side = "workload" if both else "infrastructure"
+        side: Side = "workload" if both else "infrastructure"
         where = "on the reference too" if both else "on the device only"
         result.faults.append(Fault("nan", f"{nan} NaN in the outputs, {where}", side))
     return outputs
@@ -330,8 +330,8 @@ def _trajectory(result: StageResult, context: Context) -> None:
         result.findings.append(Finding(text, "gap", gate="trajectory"))
     if any(map(math.isnan, losses["device"])):
         both = any(map(math.isnan, losses["reference"]))
-        side = "workload" if both else "infrastructure"
-        result.faults.append(Fault("nan", "the training loss becomes NaN", side))
+        cause: Side = "workload" if both else "infrastructure"
+        result.faults.append(Fault("nan", "the training loss becomes NaN", cause))
 
 
 def _still(workload: Workload) -> tuple[Workload, int]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neuron_readiness.context import Context
-from neuron_readiness.evidence import Finding, StageResult
+from neuron_readiness.evidence import Finding, Severity, StageResult
 from neuron_readiness.inventory import sources, static
 from neuron_readiness.inventory.hit import Hit
 from neuron_readiness.recording.operators import OperatorRecorder, OperatorUse
@@ -118,6 +118,6 @@ def _finding(hit: Hit) -> Finding:
     place = Path(hit.file)
     support = {True: "supported", False: "not supported", None: "to be tried"}[hit.supported]
     text = f"{hit.kind}: {hit.text} assumes {hit.assumes or 'nothing'} ({support} on the target)"
-    severity = "gap" if hit.supported is False else "note"
+    severity: Severity = "gap" if hit.supported is False else "note"
     gate = "dependencies" if hit.supported is False else ""
     return Finding(text, severity, f"{place}:{hit.line}", hit.suggestion, gate)

@@ -54,7 +54,7 @@ def run(context: Context) -> StageResult:
         if not any(name in row for row in rows):
             rows[name] = {"name": name, "calls": None, "share": None, "line": ""}
     for row in rows.values():
-        keeper = next((k for n, k in declared.items() if n in row["name"]), {})
+        keeper: dict[str, Any] = next((k for n, k in declared.items() if n in row["name"]), {})
         row |= {"owner": keeper.get("owner"), "test": keeper.get("test")}
         row["has_gradient"] = _has_gradient(row["name"])
     _say(result, context, list(rows.values()))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neuron_readiness.context import Context
-from neuron_readiness.evidence import Fault, Finding, StageResult
+from neuron_readiness.evidence import Fault, Finding, Side, StageResult
 from neuron_readiness.recording import ranks
 from neuron_readiness.run.child import ChildFailed
 
@@ -55,7 +55,7 @@ def _recovery(result: StageResult, context: Context, folder: Path) -> dict[str, 
         resumed = {**common, "journal": str(journals["resumed"]), "resume": True}
         context.child("train", resumed, {})
     except ChildFailed as error:
-        side = "infrastructure" if (error.returncode or 0) < 0 else "workload"
+        side: Side = "infrastructure" if (error.returncode or 0) < 0 else "workload"
         facts |= {"failed": 1, "error": str(error), "side": side}
         text = f"recovery: {error}".splitlines()[0]
         result.findings.append(Finding(text, "gap", gate="recovery_works"))

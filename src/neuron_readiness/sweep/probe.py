@@ -147,7 +147,7 @@ def _compiled(
     counters.clear()
     actual = None
     with _Column(row, "compiles", tell):
-        compiled = torch.compile(model, backend=adapter.compile_backend)
+        compiled = torch.compile(model, backend=adapter.compile_backend or "inductor")
         actual = trees.move(_forward(compiled, kwargs), "cpu")
         row["compiles"] = True
     row["graph_breaks"] = sum(counters["graph_break"].values())

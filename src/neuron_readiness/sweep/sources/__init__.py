@@ -39,4 +39,4 @@ class CannotBuild(RuntimeError):
 
 
 def load(name: str) -> Source:
-    return importlib.import_module(f"neuron_readiness.sweep.sources.{name}")  # type: ignore[return-value]
+    return importlib.import_module(f"neuron_readiness.sweep.sources.{name}")
