@@ -23,25 +23,32 @@ TORCH_VERSION = {version!r}
 '''
 
 
-def pjrt_include_dir() -> str:
-    """The directory of ``pjrt_c_api.h`` in the installed wheel ``xla-cpu-pjrt``.
+def header_dir(module: str, header: str, install: str) -> str:
+    """The folder ``include`` of an installed package that carries ``header``.
 
-    Raises RuntimeError if the wheel is missing or does not carry the header.
+    Raises RuntimeError if the package is missing or does not carry it.
     """
-    module = "xla_plugins.xla_cpu_pjrt"
     try:
         spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:
         spec = None
     places = [Path(p, "include") for p in (spec.submodule_search_locations or [])] if spec else []
     for place in places:
-        if (place / "pjrt_c_api.h").is_file():
+        if (place / header).is_file():
             return str(place)
     raise RuntimeError(
-        f"torchneuron needs pjrt_c_api.h from {module} to build; looked in "
+        f"torchneuron needs {header} from {module} to build; looked in "
         f"{[str(p) for p in places] or 'no place: the module is not installed'}. "
-        "Run `pip install xla-cpu-pjrt==0.0.1` and build with --no-build-isolation."
+        f"Run `pip install {install}` and build with --no-build-isolation."
     )
+
+
+def header_dirs() -> list[str]:
+    """Where PJRT's C API and XLA's interface of custom-call handlers lie."""
+    return [
+        header_dir("xla_plugins.xla_cpu_pjrt", "pjrt_c_api.h", "xla-cpu-pjrt==0.0.1"),
+        header_dir("jaxlib", "xla/ffi/api/c_api.h", "'jaxlib==0.10.*'"),
+    ]
 
 
 def sources() -> list[str]:
@@ -72,7 +79,7 @@ def extension() -> CppExtension:
     return CppExtension(
         name="torch_neuronx._C",
         sources=sources(),
-        include_dirs=[str(ROOT / "csrc"), pjrt_include_dir()],
+        include_dirs=[str(ROOT / "csrc"), *header_dirs()],
         extra_compile_args=["-std=c++20", "-O2", "-fvisibility=hidden", "-Wall", *debug],
         libraries=["dl"],
     )

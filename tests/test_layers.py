@@ -22,7 +22,8 @@ CPP_LAYERS: dict[str, set[str]] = {
     "pjrt": {"base"},
     "runtime": {"base", "pjrt"},
     "torch": {"base", "pjrt", "runtime"},
-    "bindings": {"base", "pjrt", "runtime", "torch"},
+    "host": {"base", "pjrt"},
+    "bindings": {"base", "pjrt", "runtime", "torch", "host"},
 }
 # External headers by layer: a header with "/" or ".h" is external, one without is the standard's.
 POSIX = r"(sys/\w+|dlfcn|errno|fcntl|pthread|sched|unistd)\.h$"
@@ -31,6 +32,7 @@ CPP_EXTERNAL: dict[str, str] = {
     "pjrt": rf"pjrt_c_api\.h$|{POSIX}",
     "runtime": rf"pjrt_c_api\.h$|{POSIX}",
     "torch": r".*",
+    "host": r"ATen/|c10/|xla/ffi/api/c_api\.h$",
     "bindings": r".*",
 }
 

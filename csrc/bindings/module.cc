@@ -415,6 +415,7 @@ void bind(py::module_& m) {
   bind_streams(m);
   bind_adaptive(m);
   bind_faults(m);
+  bind_host_kernels(m);
   bind_memory(m);
   py::class_<Graph>(m, "Graph")
       .def(py::init<std::string>())

@@ -17,4 +17,7 @@ void bind_adaptive(pybind11::module_& m);
 // Plugin calls that fail, for tests.
 void bind_faults(pybind11::module_& m);
 
+// Handlers that run the host's own kernels.
+void bind_host_kernels(pybind11::module_& m);
+
 }  // namespace tn::torch_glue

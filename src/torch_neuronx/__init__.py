@@ -75,7 +75,8 @@ def compile_events() -> list[dict[str, Any]]:
     """Executables made or loaded in this process, oldest first.
 
     Each has ``name``, ``source`` ("compiled" here, or "l1"/"l2": read from the cache), ``lower_s``,
-    ``compile_s`` and ``load_s`` (seconds), and ``size_bytes``.
+    ``compile_s`` and ``load_s`` (seconds), ``size_bytes``, and ``handlers``: the host kernels it
+    calls (TORCH_NEURONX_HOST_KERNELS).
 
     Stage: experimental.
     """

@@ -230,6 +230,15 @@ _TABLE = (
         default_text="the cores this process may use",
     ),
     Option(
+        "TORCH_NEURONX_HOST_KERNELS",
+        "bool",
+        False,
+        _EXPERIMENTAL,
+        False,  # the handlers' names enter the key by themselves
+        "Programs may call PyTorch's own CPU kernels where those are quicker than the plugin's "
+        "code. CPU plugins only; `torchneuron info --device` says which, or why not.",
+    ),
+    Option(
         "TORCH_NEURONX_LOWERING",
         "choice",
         "server",

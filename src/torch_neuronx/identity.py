@@ -186,7 +186,14 @@ def device_facts() -> dict[str, Any]:
         "devices": [
             {
                 name: str(getattr(p, name))
-                for name in ("name", "platform", "plugin", "plugin_version", "target")
+                for name in (
+                    "name",
+                    "platform",
+                    "plugin",
+                    "plugin_version",
+                    "target",
+                    "host_kernels",
+                )
                 if hasattr(p, name)
             }
             for p in properties

@@ -59,6 +59,7 @@ def test_cold_then_warm(root: pathlib.Path) -> None:
         "rng_increment": 4,
         "aliases": {1: 0},
         "bytes_accessed": 0,
+        "handlers": (),
         "layout": [1, 2],
         "name": "mine",
     }

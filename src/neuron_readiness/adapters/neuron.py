@@ -76,6 +76,7 @@ class NeuronAdapter(AcceleratorAdapter):
                 ("plugin", "plugin"),
                 ("plugin version", "plugin_version"),
                 ("target", "target"),
+                ("host kernels", "host_kernels"),
             ):
                 if hasattr(properties, name):
                     facts[title] = str(getattr(properties, name))

@@ -66,8 +66,8 @@ class Compiled:
 
     ``meta`` has ``kept`` (parameters that the module takes), ``results`` (``Array`` each),
     ``checks`` (exception name and message each), ``rng_increment``, ``aliases`` (result index ->
-    kept parameter's index), ``bytes_accessed`` and what the caller gave as ``extra_meta`` (as JSON
-    gives it back).
+    kept parameter's index), ``bytes_accessed``, ``handlers`` (names of the custom-call handlers it
+    needs) and what the caller gave as ``extra_meta`` (as JSON gives it back).
     ``source``: "l1" and "l2" were loaded from the disk, "compiled" was compiled here.
     ``size_bytes``: of the serialized form, 0 if not known.
     """
@@ -83,7 +83,10 @@ class Compiled:
 
 @dataclasses.dataclass(frozen=True)
 class CompileEvent:
-    """One executable that was made or loaded; ``size_bytes`` of its serialized form, if known."""
+    """One executable that was made or loaded; ``size_bytes`` of its serialized form, if known.
+
+    ``handlers``: the host kernels that it calls.
+    """
 
     name: str
     source: str
@@ -92,6 +95,7 @@ class CompileEvent:
     load_s: float
     size_bytes: int
     time_s: float  # when it was ready, seconds since the epoch
+    handlers: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -475,6 +479,7 @@ class Compiler:
             compiled.load_s,
             size,
             time.time(),
+            tuple(compiled.meta.get("handlers", ())),
         )
         self._events.append(event)
         progress.say(
@@ -523,6 +528,7 @@ def _describe(reply: LoweredReply, extra: dict[str, Any] | None) -> dict[str, An
         "rng_increment": reply.rng_increment,
         "aliases": list(reply.aliases.items()),
         "bytes_accessed": reply.bytes_accessed,
+        "handlers": reply.handlers,
     }
     described: dict[str, Any] = json.loads(json.dumps({**(extra or {}), **own}))
     return described
@@ -539,6 +545,7 @@ def _restore(described: dict[str, Any], extra: dict[str, Any] | None) -> dict[st
         "checks": tuple((e, m) for e, m in described["checks"]),
         "rng_increment": described["rng_increment"],
         "aliases": dict(described["aliases"]),
+        "handlers": tuple(described["handlers"]),
     }
 
 

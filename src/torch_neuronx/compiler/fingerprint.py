@@ -35,7 +35,8 @@ def context_fingerprint(
 ) -> str:
     """Fingerprint, in hexadecimal, of what stands between a key and an executable.
 
-    ``handlers`` are the names of the custom calls that are registered with the plugin. With
+    ``handlers`` are the names of the custom calls that are registered with the plugin: a module
+    says what it calls, but what that does is in the extension and in torch. With
     ``sources=False`` it is that of a module that is already lowered. ``cache`` remembers the
     plugin's hash (default: the process's cache).
 
@@ -48,13 +49,14 @@ def context_fingerprint(
         "platform": platform_version,
         "cpu": cpu_features(),
         "threads": num_threads,
-        "handlers": sorted(set(handlers)),
+        "handlers": (names := sorted(set(handlers))),
         "options": config.keyed(),
     }
-    if sources:
-        parts["sources"] = sources_hash()
+    if sources or names:
         parts["extension"] = extension_hash()
         parts["versions"] = distribution_versions()
+    if sources:
+        parts["sources"] = sources_hash()
         parts["python"] = list(sys.version_info[:2])
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 

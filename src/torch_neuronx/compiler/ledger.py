@@ -28,7 +28,7 @@ class Specialisation:
     operator by operator. ``flops`` are PyTorch's formulas over the graph's matrix products,
     convolutions and attention; ``bytes_accessed`` what its operators read and write one by one,
     without fusion; ``temporary_bytes`` what the plugin says that the executable needs besides
-    arguments and results (None: it does not say).
+    arguments and results (None: it does not say). ``handlers`` are the host kernels it calls.
     """
 
     graph_name: str
@@ -45,6 +45,7 @@ class Specialisation:
     argument_bytes: int = 0
     output_bytes: int = 0
     temporary_bytes: int | None = None
+    handlers: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import json
 import threading
 import zlib
 from typing import Any
 
 from torch_neuronx import _C, config
-from torch_neuronx.compiler import options
+from torch_neuronx.compiler import host_kernels, options
 from torch_neuronx.compiler.cache import shared_cache
 from torch_neuronx.compiler.compile import Compiled, Compiler
 from torch_neuronx.compiler.fingerprint import context_fingerprint
+from torch_neuronx.lowering import client
 from torch_neuronx.lowering.program import AnyProgram, from_json
 
 _lock = threading.Lock()
@@ -50,12 +52,13 @@ def compiler() -> Compiler:
         if _compiler is None:
             info = _C.platform()
             cache = shared_cache()
+            handlers = host_kernels.enabled()
             common = (
                 info["plugin_path"],
                 info["pjrt_version"],
                 info["platform_version"],
                 config.get("TORCH_NEURONX_CPU_THREADS"),
-                (),
+                handlers,
             )
             backend = PluginBackend()
             is_cpu = backend.platform == "cpu"
@@ -64,6 +67,7 @@ def compiler() -> Compiler:
                 context_fingerprint(*common, cache=cache),
                 cache,
                 module_fingerprint=context_fingerprint(*common, sources=False, cache=cache),
+                lower=functools.partial(client.lower, handlers=handlers),
                 compile_options=options.encode(options.EXACT_CPU if is_cpu else options.EXACT),
             )
         return _compiler

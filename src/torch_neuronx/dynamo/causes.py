@@ -55,6 +55,7 @@ def fill(record: ledger.Specialisation, compiled: Compiled | None) -> None:
     record.load_s = compiled.load_s
     record.size_bytes = compiled.size_bytes
     record.bytes_accessed = int(compiled.meta.get("bytes_accessed", 0))
+    record.handlers = tuple(compiled.meta.get("handlers", ()))
     try:
         stats = compiled.handle.memory_stats()
         if stats["temporaries"] >= 0:

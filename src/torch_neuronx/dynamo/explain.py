@@ -97,6 +97,7 @@ def _specialisation(s: ledger.Specialisation) -> list[str]:
         f"{s.compile_s:.3f} s, loaded in {s.load_s:.3f} s; {_size(s.size_bytes)} of code",
         f"    {s.flops:,} FLOPs, {_size(s.bytes_accessed)} moved without fusion, temporaries "
         f"{temporary}",
+        *([f"    host kernels: {', '.join(s.handlers)}"] if s.handlers else []),
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -11,7 +12,7 @@ import numpy as np
 from jaxlib.mlir import passmanager
 from jaxlib.mlir.dialects import stablehlo
 
-from torch_neuronx.lowering import control, exact, table, traffic, views
+from torch_neuronx.lowering import control, exact, handlers, table, traffic, views
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.lowering.checks import Check, Checks
 from torch_neuronx.lowering.dtypes import cast, dtype_name, e4m3_limit, np_dtype
@@ -35,7 +36,8 @@ class Lowered:
     ``kept`` are the parameters the module takes, in order (``params``, then seed and offset).
     Results are the outputs, the writes, then the error word if ``checks`` is not empty.
     ``aliases`` maps a result's index to the kept parameter's index that it may overwrite.
-    ``bytes_accessed``: what the module's operations read and write, each by itself.
+    ``bytes_accessed``: what the module's operations read and write, each by itself. ``handlers``:
+    the custom-call handlers that it needs, by name.
     """
 
     module: bytes
@@ -45,6 +47,7 @@ class Lowered:
     rng_increment: int
     aliases: dict[int, int]
     bytes_accessed: int
+    handlers: tuple[str, ...] = ()
 
 
 class _Evaluator:
@@ -264,10 +267,17 @@ def _weak_params(program: ir.Program | ir.Sequence) -> set[int]:
     }
 
 
-def lower(program: ir.Program | ir.Sequence, *, platform: str, version: str) -> Lowered:
+def lower(
+    program: ir.Program | ir.Sequence,
+    *,
+    platform: str,
+    version: str,
+    available: Collection[str] = (),
+) -> Lowered:
     """Lower for ``platform`` ("cpu", or a neutral name) to a portable artifact.
 
-    ``version`` is the StableHLO version the plugin reads, such as "1.9.3".
+    ``version`` is the StableHLO version the plugin reads, such as "1.9.3". ``available``: names of
+    the custom-call handlers that rules may use.
 
     Raises:
         LoweringError: a rule is missing, failed, or disagrees with PyTorch about its results.
@@ -297,11 +307,12 @@ def lower(program: ir.Program | ir.Sequence, *, platform: str, version: str) -> 
         if isinstance(program, ir.Sequence):
             donated += tuple(p for p in program.donated if p not in writes)
         try:
-            lowered = (
-                jax.jit(function, donate_argnums=donated)
-                .trace(*shapes)
-                .lower(lowering_platforms=(platform,))
-            )
+            with handlers.offered(available) as used:
+                lowered = (
+                    jax.jit(function, donate_argnums=donated)
+                    .trace(*shapes)
+                    .lower(lowering_platforms=(platform,))
+                )
             module = lowered.compiler_ir("stablehlo")
             with module.context:
                 passmanager.PassManager.parse(_PASSES).run(module.operation)
@@ -323,6 +334,7 @@ def lower(program: ir.Program | ir.Sequence, *, platform: str, version: str) -> 
         rng_increment=evaluators[0].rng.increment if evaluators and evaluators[0].rng else 0,
         aliases=aliases,
         bytes_accessed=accessed,
+        handlers=tuple(sorted(used)),
     )
 
 

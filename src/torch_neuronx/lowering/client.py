@@ -1,4 +1,4 @@
-"""The door to the lowering server: ``lower(program, platform, version)``.
+"""The door to the lowering server: ``lower(program, platform, version, handlers)``.
 
 The server is started at the first call, once more if it died or went after idling, and belongs to
 one process: a forked child closes what it inherited and starts its own. Imports neither torch nor
@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from torch_neuronx import config
@@ -58,6 +59,7 @@ class LoweredReply:
     aliases: dict[int, int]
     seconds: float
     bytes_accessed: int = 0
+    handlers: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass
@@ -176,16 +178,25 @@ class LoweringClient:
         self._all: set[_Server] = set()
         self._taken = 0
 
-    def lower(self, program: AnyProgram, platform: str, version: str) -> LoweredReply:
+    def lower(
+        self, program: AnyProgram, platform: str, version: str, handlers: Sequence[str] = ()
+    ) -> LoweredReply:
         """Lower ``program`` for ``platform`` to a portable artifact of StableHLO ``version``.
+
+        ``handlers``: names of the custom-call handlers that the plugin has.
 
         Raises:
             LoweringError: a rule is missing (``NoRuleError``), failed, or took the server down.
         """
         if config.get("TORCH_NEURONX_LOWERING") == "inprocess":
-            return _lower_in_process(program, platform, version)
+            return _lower_in_process(program, platform, version, handlers)
         request = json.dumps(
-            {"program": program.to_json(), "platform": platform, "version": version}
+            {
+                "program": program.to_json(),
+                "platform": platform,
+                "version": version,
+                "handlers": list(handlers),
+            }
         ).encode()
         header, module = self._call(request, program)
         seconds = float(header["seconds"])
@@ -208,6 +219,7 @@ class LoweringClient:
             aliases=dict(header["aliases"]),
             seconds=seconds,
             bytes_accessed=header["bytes_accessed"],
+            handlers=tuple(header["handlers"]),
         )
 
     def start(self) -> None:
@@ -300,13 +312,15 @@ class LoweringClient:
         self._reset()
 
 
-def _lower_in_process(program: AnyProgram, platform: str, version: str) -> LoweredReply:
+def _lower_in_process(
+    program: AnyProgram, platform: str, version: str, handlers: Sequence[str]
+) -> LoweredReply:
     from torch_neuronx.lowering import build
 
     start = time.perf_counter()
     if isinstance(program, Text):
         program = from_json(program.text)
-    lowered = build.lower(program, platform=platform, version=version)
+    lowered = build.lower(program, platform=platform, version=version, available=handlers)
     return LoweredReply(
         module=lowered.module,
         kept=lowered.kept,
@@ -315,6 +329,7 @@ def _lower_in_process(program: AnyProgram, platform: str, version: str) -> Lower
         rng_increment=lowered.rng_increment,
         aliases=lowered.aliases,
         bytes_accessed=lowered.bytes_accessed,
+        handlers=lowered.handlers,
         seconds=time.perf_counter() - start,
     )
 
@@ -339,9 +354,11 @@ def default_client() -> LoweringClient:
         return _default
 
 
-def lower(program: AnyProgram, platform: str, version: str) -> LoweredReply:
+def lower(
+    program: AnyProgram, platform: str, version: str, handlers: Sequence[str] = ()
+) -> LoweredReply:
     """``LoweringClient.lower`` of the process's client."""
-    return default_client().lower(program, platform, version)
+    return default_client().lower(program, platform, version, handlers)
 
 
 def stats() -> LoweringStats:

@@ -6,7 +6,8 @@ endian) and that many bytes. A request is JSON; a reply is a JSON header's lengt
 header, and the bytes of the module. It ends when its input closes, because its owner is gone, and
 when no request came for a while.
 
-Request: {"program": text of Program.to_json, "platform": "cpu", "version": "1.9.3"}; or
+Request: {"program": text of Program.to_json, "platform": "cpu", "version": "1.9.3", "handlers":
+[names]}; or
 {"ping": true}, answered with the names of the modules that were imported.
 
 Started with ``python -m``, the package's ``__init__`` runs and imports torch; the client starts it
@@ -54,7 +55,12 @@ def _lower(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     from torch_neuronx.lowering.program import from_json
 
     program = from_json(request["program"])
-    lowered = lower(program, platform=request["platform"], version=request["version"])
+    lowered = lower(
+        program,
+        platform=request["platform"],
+        version=request["version"],
+        available=request.get("handlers", ()),
+    )
     header = {
         "ok": True,
         "kept": list(lowered.kept),
@@ -63,6 +69,7 @@ def _lower(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         "rng_increment": lowered.rng_increment,
         "aliases": [[k, v] for k, v in lowered.aliases.items()],
         "bytes_accessed": lowered.bytes_accessed,
+        "handlers": list(lowered.handlers),
     }
     return header, lowered.module
 

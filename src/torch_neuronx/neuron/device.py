@@ -20,7 +20,8 @@ class DeviceProperties:
 
     ``name`` is the chip that the target models ("trn2"), or "host"; ``total_memory`` is the
     target's HBM of one logical core, in bytes. ``major`` and ``minor`` are what
-    ``get_device_capability`` gives.
+    ``get_device_capability`` gives. ``host_kernels``: "off", the host kernels that programs may
+    call (TORCH_NEURONX_HOST_KERNELS), or why there are none.
     """
 
     name: str
@@ -32,6 +33,7 @@ class DeviceProperties:
     plugin_version: str
     pjrt_version: str
     platform: str
+    host_kernels: str = "off"
     major: int = 0
     minor: int = 0
     multi_processor_count: int = 1
@@ -183,6 +185,7 @@ def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
         AssertionError: there is no such device.
     """
     from torch_neuronx import plugins
+    from torch_neuronx.compiler import host_kernels
 
     index = _checked(device)
     init()
@@ -200,6 +203,7 @@ def get_device_properties(device: DeviceLike = None) -> DeviceProperties:
         plugin_version=plugins.version(names[0]) if names else "",
         pjrt_version=info["pjrt_version"],
         platform=_platform(info["platform_name"], info["platform_version"]),
+        host_kernels=host_kernels.describe(),
     )
 
 

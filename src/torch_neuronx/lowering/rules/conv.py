@@ -15,10 +15,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from torch_neuronx.lowering import handlers
 from torch_neuronx.lowering.dtypes import cast, dtype_name, np_dtype, op_math
 from torch_neuronx.lowering.table import lowers
 
 _MOST_SLICES = 64
+_FEW = 16
+_HOST_DTYPES = frozenset({"float32", "bfloat16", "float64"})
+_FORWARD = "torchneuron.convolution"
+_BACKWARD = "torchneuron.convolution_backward"
 
 
 def _expand(values: Sequence[int], n: int) -> tuple[int, ...]:
@@ -212,6 +217,13 @@ def convolution(
 ) -> Any:
     """input convolved with weight, plus bias (one value an output channel)."""
     dtype = op_math(out.dtype)
+    operands = (input, weight) if bias is None else (input, weight, bias)
+    if math.prod(out.shape) and _takes(_FORWARD, operands) and _forward_gains(
+        input, weight, stride, padding, dilation, transposed, groups
+    ):  # fmt: skip
+        geometry = _geometry(weight, stride, padding, dilation, transposed, output_padding, groups)
+        results = [(out.shape, input.dtype)]
+        return handlers.call(_FORWARD, results, *operands, **geometry)[0]
     if 0 in (input.size, weight.size) or 0 in out.shape:
         result = jnp.zeros(out.shape, np_dtype(dtype))
     else:
@@ -221,6 +233,67 @@ def convolution(
     if bias is not None and result.size:  # without input channels PyTorch has no output either
         result = result + cast(bias, dtype).reshape(1, -1, *(1,) * (result.ndim - 2))
     return result
+
+
+def _takes(name: str, operands: Sequence[Any]) -> bool:
+    """Whether a host kernel may convolve the operands: it wants one dtype, not float16."""
+    kinds = {dtype_name(x) for x in operands}
+    return len(kinds) == 1 and kinds <= _HOST_DTYPES and handlers.takes(name, *operands)
+
+
+def _geometry(
+    weight: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> dict[str, int | tuple[int, ...]]:
+    n = weight.ndim - 2
+    return {
+        "stride": _expand(stride, n),
+        "padding": _expand(padding, n),
+        "dilation": _expand(dilation, n),
+        "transposed": int(transposed),
+        "output_padding": _expand(output_padding, n),
+        "groups": groups,
+    }
+
+
+def _forward_gains(
+    x: Any,
+    w: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    groups: int,
+) -> bool:
+    """Whether the host's kernel is quicker than what ``_forward`` would write."""
+    if groups != 1 or transposed:
+        return True
+    n = w.ndim - 2
+    stride, dilation = _expand(stride, n), _expand(dilation, n)
+    pads = tuple((p, p) for p in _expand(padding, n))
+    if _is_pointwise(w, pads) or w.shape[0] <= _FEW:
+        return False
+    return not _weight_dominates(x, w, stride, pads, dilation)
+
+
+def _backward_gains(
+    x: Any,
+    w: Any,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    groups: int,
+) -> bool:
+    """Whether the host's kernel is quicker than what ``_gradients`` would write."""
+    if dtype_name(x) == "bfloat16" and w.shape[0] > _FEW:
+        return True
+    return _forward_gains(x, w, stride, padding, dilation, transposed, groups)
 
 
 def _weight_gradient(
@@ -235,7 +308,7 @@ def _weight_gradient(
     """Gradient of ``_plain``'s weight for the gradient ``g`` of its result."""
     if groups == 1 and _is_pointwise(w, padding):
         return _product_of_positions(g, _strided(x, stride)).reshape(w.shape)
-    few = w.shape[0] <= min(16, w.shape[1])
+    few = w.shape[0] <= min(_FEW, w.shape[1])
     if groups == 1 and few and all(s == 1 for s in stride):
         return _weight_gradient_of_few(g, x, w, padding, dilation)
 
@@ -336,6 +409,19 @@ def _backward(
     float32.
     """
     dtype = op_math(dtype_name(grad_output))
+    operands, wanted = (grad_output, input, weight), output_mask[:2]
+    if any(wanted) and _takes(_BACKWARD, operands) and _backward_gains(
+        input, weight, stride, padding, dilation, transposed, groups
+    ):  # fmt: skip
+        geometry = _geometry(weight, stride, padding, dilation, transposed, output_padding, groups)
+        results = [
+            (a.shape, a.dtype) for a, yes in zip((input, weight), wanted, strict=True) if yes
+        ]
+        given = iter(
+            handlers.call(_BACKWARD, results, *operands, mask=tuple(map(int, wanted)), **geometry)
+        )
+        grad_input, grad_weight = (next(given) if yes else None for yes in wanted)
+        return grad_input, grad_weight, _bias_gradient(grad_output, output_mask[2])
     g, x, w = (cast(a, dtype) for a in (grad_output, input, weight))
     n = w.ndim - 2
     if 0 in (g.size, x.size, w.size):
@@ -348,8 +434,12 @@ def _backward(
             g, x, w, *(_expand(a, n) for a in (stride, padding, dilation)), transposed,
             _expand(output_padding, n), groups, output_mask,
         )  # fmt: skip
-    grad_bias = jnp.sum(g, axis=(0, *range(2, g.ndim))) if output_mask[2] else None
-    return grad_input, grad_weight, grad_bias
+    return grad_input, grad_weight, _bias_gradient(g, output_mask[2])
+
+
+def _bias_gradient(g: Any, wanted: bool) -> Any:
+    g = cast(g, op_math(dtype_name(g)))
+    return jnp.sum(g, axis=(0, *range(2, g.ndim))) if wanted else None
 
 
 @lowers("aten::convolution_backward")

@@ -15,12 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_neuronx.lowering import handlers
 from torch_neuronx.lowering.checks import Checks
 from torch_neuronx.lowering.dtypes import cast, dtype_name, is_float, op_math
 from torch_neuronx.lowering.table import lowers
 
 # Beyond this many positions a window is no longer unrolled.
 _UNROLL = 64
+_ADD = "torchneuron.add_in_planes"
 
 Ints = Sequence[int]
 
@@ -169,7 +171,7 @@ def _max_pool_backward(grad: Any, indices: Any, w: _Windows, shape: Ints) -> Any
     g = cast(grad, dtype)
     if g.size == 0:
         return jnp.zeros(shape, g.dtype)
-    if math.prod(w.kernel) <= _UNROLL:
+    if math.prod(w.kernel) <= _UNROLL and not handlers.takes(_ADD, g):
         total = jnp.zeros(shape, g.dtype)
         zero = jnp.zeros((), g.dtype)
         for offset in w.offsets():
@@ -182,9 +184,14 @@ def _max_pool_backward(grad: Any, indices: Any, w: _Windows, shape: Ints) -> Any
 def _scatter_planes(g: Any, indices: Any, n: int, shape: Ints) -> Any:
     """Adds gradients at flat positions of each plane."""
     planes = math.prod(shape[: len(shape) - n])
-    flat = jnp.zeros((planes, math.prod(shape[len(shape) - n :])), g.dtype)
+    size = math.prod(shape[len(shape) - n :])
     rows = lax.broadcasted_iota(np.int64, (planes, g.size // max(planes, 1)), 0)
     place = indices.astype(np.int64).reshape(rows.shape)
+    if handlers.takes(_ADD, g):
+        results = [((planes, size), g.dtype)]
+        (flat,) = handlers.call(_ADD, results, g.reshape(rows.shape), place)
+        return flat.reshape(shape)
+    flat = jnp.zeros((planes, size), g.dtype)
     return flat.at[rows, place].add(g.reshape(rows.shape), mode="drop").reshape(shape)
 
 

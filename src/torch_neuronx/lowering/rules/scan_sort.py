@@ -13,9 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_neuronx.lowering import handlers
 from torch_neuronx.lowering.dtypes import cast, op_math
 from torch_neuronx.lowering.rules.pointwise import logaddexp
 from torch_neuronx.lowering.table import lowers
+
+_SORT, _TOPK = "torchneuron.sort", "torchneuron.topk"
 
 
 def _cumulative(name: str, scan: Callable[..., Any]) -> None:
@@ -78,6 +81,10 @@ def sort_with_index(x: Any, dim: int, descending: bool) -> tuple[Any, Any]:
     if x.ndim == 0 or x.size == 0:
         return x, jnp.zeros(x.shape, np.int64)
     axis = dim % x.ndim
+    if handlers.takes(_SORT, x):
+        results = [(x.shape, x.dtype), (x.shape, np.int64)]
+        values, index = handlers.call(_SORT, results, x, dim=axis, descending=int(descending))
+        return values, index
     index = lax.broadcasted_iota(np.int64, x.shape, axis)
     key = x.astype(np.uint8) if x.dtype == np.bool_ else x
     if descending:  # the reverse of the reverse keeps equal elements in order
@@ -102,11 +109,21 @@ def sort_stable(self: Any, stable: bool | None, dim: int, descending: bool) -> t
 
 @lowers("aten::topk", exact=True)
 def topk(self: Any, k: int, dim: int, largest: bool, sorted: bool) -> tuple[Any, Any]:
-    """The k largest or smallest, always in order."""
-    values, index = sort_with_index(self, dim, largest)
+    """The k largest or smallest, always in order.
+
+    Which of several equal elements comes first is not said; in portable code, the first one.
+    """
     if self.ndim == 0:
-        return values, index  # also for k = 0, as in PyTorch
+        return sort_with_index(self, dim, largest)  # also for k = 0, as in PyTorch
     axis = dim % self.ndim
+    shape = (*self.shape[:axis], k, *self.shape[axis + 1 :])
+    if k == 0:
+        return jnp.zeros(shape, self.dtype), jnp.zeros(shape, np.int64)
+    if handlers.takes(_TOPK, self):
+        results = [(shape, self.dtype), (shape, np.int64)]
+        values, index = handlers.call(_TOPK, results, self, dim=axis, largest=int(largest))
+        return values, index
+    values, index = sort_with_index(self, dim, largest)
     return lax.slice_in_dim(values, 0, k, axis=axis), lax.slice_in_dim(index, 0, k, axis=axis)
 
 
