@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import importlib.util
 import sys
 from collections.abc import Sequence
 
-from neuron_readiness import __version__
+from neuron_readiness import __version__, exits
 
-# One module each, with `add(subparsers)` and `main(options) -> exit status`.
+# One module each, with `add(subparsers)`, `main(options) -> exit status`, and `NEEDS`: packages
+# beside the standard library that it imports.
 _COMMANDS = ("init", "run", "report", "compare", "sweep")
 
 
@@ -22,6 +24,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     for module in modules.values():
         module.add(commands)
     options = parser.parse_args(argv)
+    missing = [n for n in modules[options.command].NEEDS if importlib.util.find_spec(n) is None]
+    if missing:
+        names = ", ".join(missing)
+        print(
+            f"{options.command} needs {names}, not installed for {sys.executable}: install PyTorch "
+            "as its device asks for, and the rest with `pip install 'torchneuron[readiness]'`",
+            file=sys.stderr,
+        )
+        return exits.USAGE
     return int(modules[options.command].main(options))
 
 

@@ -42,9 +42,12 @@ class Case:
 
 
 def as_case(value: Any, index: int, split: str) -> Case:
-    """A case from what ``inputs`` may yield: a Case, tensor, tuple (args) or dict (kwargs)."""
+    """A case from what ``inputs`` may yield: a Case or an object like one, a tensor, a tuple (args)
+    or a dict (kwargs)."""
     if isinstance(value, Case):
         case = dataclasses.replace(value, args=tuple(value.args))
+    elif hasattr(value, "args") or hasattr(value, "kwargs"):
+        case = _like(value, index, split)
     elif isinstance(value, Mapping):
         case = Case(f"{split}-{index}", (), dict(value))
     elif isinstance(value, (tuple, list)):
@@ -54,6 +57,19 @@ def as_case(value: Any, index: int, split: str) -> Case:
     if not case.frequency >= 0:
         raise PilotError(f"case {case.name!r}: frequency is {case.frequency}, expected >= 0")
     return dataclasses.replace(case, hard=case.hard or split == "hard", train=split == "train")
+
+
+def _like(value: Any, index: int, split: str) -> Case:
+    """A case from any object with its attributes, so that a pilot need not import this package."""
+    fields = {f.name for f in dataclasses.fields(Case)} - {"train"}
+    unknown = sorted(set(getattr(value, "__dict__", ())) - fields)
+    if unknown:
+        raise PilotError(
+            f"inputs({split!r}): a case with {unknown}; expected only {', '.join(sorted(fields))}"
+        )
+    given = {name: getattr(value, name) for name in fields if hasattr(value, name)}
+    case = Case(**{"name": f"{split}-{index}", **given})
+    return dataclasses.replace(case, args=tuple(case.args), kwargs=dict(case.kwargs))
 
 
 class Pilot:
@@ -88,6 +104,15 @@ class Pilot:
     @property
     def trains(self) -> bool:
         return callable(self.part("train_step"))
+
+    @property
+    def compiles(self) -> dict[str, Any] | None:
+        """Keyword arguments of torch.compile if the workload runs compiled, None if eagerly. A
+        pilot that says nothing of it runs eagerly, and is compiled once to see what would come."""
+        wanted = self.part("compile")
+        if isinstance(wanted, Mapping):
+            return dict(wanted)
+        return {} if wanted is True else None
 
     @property
     def provided(self) -> list[str]:
@@ -155,7 +180,7 @@ OPTIONAL: dict[str, str] = {
     "load_checkpoint": "load_checkpoint(path, model, optimizer) -> position",
     "pad": "pad(args, kwargs, shapes) -> (args, kwargs): a request padded to a bucket's shapes",
     "unpad": "unpad(output, args, kwargs) -> output without what padding added",
-    "compile": "False, True or keyword arguments of torch.compile",
+    "compile": "True or keyword arguments of torch.compile: that path is timed; False: eager only",
     "accepted_fallbacks": "{'aten::name': 'why running it on the host is acceptable'}",
     "kernels": "[{'name', 'owner', 'test'}]: custom kernels and who keeps them",
     "concurrency": "requests in flight at once in production (default 1)",

@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +84,27 @@ def test_a_pilot_that_hangs_is_ended_and_the_stack_kept(tmp_path: Path) -> None:
     assert code == exits.FAULTS["hung"]
     assert "in forward" in record["faults"][0]["trace"]
     assert record["items"]["effort"]["status"] == "done"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_cancelled_keeps_what_was_learnt(tmp_path: Path, number: int) -> None:
+    meeting = tmp_path / "here"
+    os.mkfifo(meeting)
+    text = f"def forward(model, x):\n    open({str(meeting)!r}, 'w').close()\n    time.sleep(1e6)\n"
+    (tmp_path / "pilot.py").write_text(PLAIN + text)
+    out = tmp_path / "record"
+    command = [sys.executable, "-m", "neuron_readiness.cli", "run", str(tmp_path / "pilot.py")]
+    process = subprocess.Popen(
+        [*command, "--out", str(out), *ON_CPU, "--quiet"], env={**os.environ, **NO_DEVICE}
+    )
+    meeting.open().close()  # the pilot is in its forward
+    process.send_signal(number)
+    assert process.wait(timeout=120) == exits.INTERRUPTED
+    record = json.loads((out / "record.json").read_text())
+    assert record["exit_code"] == exits.INTERRUPTED
+    assert record["items"]["environment"]["status"] == "done"
+    assert record["items"]["correctness"]["reason"] == "the run was interrupted"
 
 
 @pytest.mark.full

@@ -70,6 +70,18 @@ def test_faults_alone_forbid_to_proceed() -> None:
     assert result["verdict"] == "continue"
 
 
+def test_a_claim_says_what_it_leaves_out() -> None:
+    limits = ["the pilot is simplified: two layers", "times are not the accelerator's."]
+    claim = decide([gate("require")], items({"count": 0}), [], "m on d (torch 2)", limits)["claim"]
+    assert claim.startswith("For m on d (torch 2): 1 of 1")
+    assert claim.endswith("two layers. Times are not the accelerator's.")
+
+
+def test_a_gate_over_no_case_at_all_is_open() -> None:
+    [row] = decide([gate("require")], items({"count": None}), [], "x")["gates"]
+    assert row["outcome"] == "open"
+
+
 def test_a_pilot_changes_gates_and_adds_its_own() -> None:
     own = {"measure": "a.b", "op": "<=", "limit": 1, "level": "require", "claim": "few"}
     table = {g.name: g for g in changed(load(), {"hard_cases": {"level": "require"}, "own": own})}

@@ -16,7 +16,7 @@ from neuron_readiness.evidence import StageResult
 from neuron_readiness.pilot import Case, Pilot
 from neuron_readiness.recording import buckets, divergence, graphs, hard, precision, task, timing
 from neuron_readiness.recording.operators import OperatorRecorder
-from neuron_readiness.workload import Workload, pair
+from neuron_readiness.workload import Workload, on_path, pair, path_name
 
 
 def pilot_of(model: Any, cases: list[Case], **parts: Any) -> Pilot:
@@ -112,7 +112,14 @@ def test_hard_cases_are_derived_from_floating_inputs_only() -> None:
     assert values["x (large values)"] == [1e4, 3e4]
     assert values["x (tied values)"] == [2.0, 2.0]
     assert all(c.hard and c.kwargs == {"n": 2} for c in cases)
-    assert hard.derive([Case("ids", (torch.tensor([1]),))]) == []
+
+
+def test_integers_become_equal_and_masks_stay() -> None:
+    ids, mask = torch.tensor([[7, 3, 9]]), torch.tensor([[1, 1, 0]])
+    [case] = hard.derive([Case("text", (ids,), {"mask": mask})])
+    assert case.hard and case.name == "text (equal values)"
+    assert case.args[0].tolist() == [[7, 7, 7]] and case.kwargs["mask"].tolist() == [[1, 1, 0]]
+    assert hard.derive([Case("one", (torch.tensor([1]), torch.tensor([True, False])))]) == []
 
 
 def test_flips_are_told_with_their_margin() -> None:
@@ -206,21 +213,79 @@ class Breaks(torch.nn.Module):
 def test_a_graph_break_is_told_with_its_line() -> None:
     case = Case("one", (torch.ones(2),))
     workload = Workload(pilot_of(Breaks, [case]), adapter_for("cpu"))
-    facts = graphs.examine(workload, case, {"backend": "eager"})
+    facts = graphs.examine(workload, None, [case], [], {"backend": "eager"})
     assert facts["failure"] is None and facts["difference"] == 0.0
     assert facts["graphs"] == 2 and len(facts["breaks"]) == 1
     assert Path(__file__).name in facts["breaks"][0]["line"]
+    assert facts["breaks"][0]["cases"] == ["one"]
+
+
+class RareBreak(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if len(x) < 4 or x.sum() > 0 else x
+
+
+def test_a_break_that_only_rare_requests_meet_is_told_with_them() -> None:
+    cases = [Case("short", (torch.ones(2),), frequency=9), Case("long", (torch.ones(5),))]
+    workload = Workload(pilot_of(RareBreak, cases), adapter_for("cpu"))
+    facts = graphs.examine(workload, None, cases, [], {"backend": "eager"})
+    assert facts["cases"] == ["long", "short"]
+    [found] = facts["breaks"]
+    assert found["cases"] == ["long"]
+
+
+def test_a_compiler_that_computes_something_else_is_seen() -> None:
+    def wrong(graph: Any, inputs: Any) -> Any:
+        return lambda *a: [t + 1 if isinstance(t, torch.Tensor) else t for t in graph(*a)]
+
+    case = Case("one", (torch.ones(2, 4),))
+    workload = Workload(pilot_of(Layers, [case]), adapter_for("cpu"))
+    facts = graphs.examine(workload, None, [case], [], {"backend": wrong})
+    assert facts["failure"] is None
+    assert (facts["outside"], facts["outside_cases"]) == (1, ["one"])
+    assert facts["difference"] == pytest.approx(1.0)
+
+
+def test_a_batch_is_compiled_with_its_backward_pass() -> None:
+    case = Case("batch", (torch.ones(2, 4),), train=True)
+    parts = {"loss": lambda output, x: output.square().mean()}
+    workload = Workload(pilot_of(Layers, [], **parts), adapter_for("cpu"))
+    facts = graphs.examine(workload, None, [], [case], {"backend": "aot_eager"})
+    assert facts["failure"] is None and facts["outside"] == 0
+    assert facts["cases"] == ["batch"] and facts["difference"] == 0.0
+
+
+def test_what_is_given_as_compile_is_the_path_that_is_timed() -> None:
+    case = Case("one", (torch.ones(2, 4),))
+    cpu = adapter_for("cpu")
+    eager = pilot_of(Layers, [case])
+    assert eager.compiles is None and path_name(eager, cpu) == "eager"
+    assert pilot_of(Layers, [case], compile=False).compiles is None
+    seen: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        seen.append(graph)
+        return graph
+
+    compiled = pilot_of(Layers, [case], compile={"backend": backend})
+    assert path_name(compiled, cpu).startswith("torch.compile(backend=")
+    on_path(compiled, cpu, compiled=False).request(case)
+    assert seen == []
+    on_path(compiled, cpu).request(case)
+    assert len(seen) == 1
+    torch._dynamo.reset()
 
 
 def test_capture_failures_are_told_from_lowering_failures() -> None:
     case = Case("one", (torch.ones(2),))
     workload = Workload(pilot_of(Breaks, [case]), adapter_for("cpu"))
-    capture = graphs.examine(workload, case, {"backend": "eager", "fullgraph": True})
+    capture = graphs.examine(workload, None, [case], [], {"backend": "eager", "fullgraph": True})
     assert capture["failure"] == "capture"
 
     def refuses(graph: Any, inputs: Any) -> Any:
         raise RuntimeError("no rule for this graph")
 
-    lowering = graphs.examine(workload, case, {"backend": refuses})
+    lowering = graphs.examine(workload, None, [case], [], {"backend": refuses})
     assert lowering["failure"] == "lowering"
+    assert lowering["outside"] is None  # nothing that could be right or wrong
     assert "no rule for this graph" in lowering["error"]

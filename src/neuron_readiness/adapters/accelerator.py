@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,10 @@ class AcceleratorAdapter(Adapter):
         return torch.get_device_module(self.kind)
 
     def _call(self, name: str, *args: Any, default: Any = None) -> Any:
-        function = getattr(self._module(), name, None)
-        if function is None:
-            return default
         try:
-            return function(*args)
-        except (NotImplementedError, RuntimeError, TypeError):
-            return default
+            return getattr(self._module(), name)(*args)
+        except (NotImplementedError, RuntimeError, TypeError, AssertionError, AttributeError):
+            return default  # a function, or a whole device, that this torch does not have
 
     def absent(self) -> str | None:
         import torch
@@ -51,6 +49,7 @@ class AcceleratorAdapter(Adapter):
             "backend package": f"torch {torch.__version__}",
             "lineage": f"torch.{self.kind}",
             "device name": str(self._call("get_device_name", default="")),
+            "driver": driver(*_DRIVERS.get(self.kind, ())),
         }
 
     def memory(self) -> dict[str, int] | None:
@@ -80,11 +79,22 @@ class CudaAdapter(AcceleratorAdapter):
     def identity(self) -> dict[str, Any]:
         import torch
 
+        versions = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
+        built = next((f"{name} {v}" for name, v in versions.items() if v), None)
         return {
             **super().identity(),
-            "runtime": f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm",
-            "lineage": "PyTorch's own CUDA kernels",
+            "runtime": built,
+            "compiler": f"Inductor with triton {_version('triton')}",
+            "lineage": "PyTorch's own CUDA kernels" if built else "none",
+            "lineage because": f"torch is built for {built or 'neither CUDA nor ROCm'}",
         }
+
+    def route(self) -> tuple[bool | None, str]:
+        import torch
+
+        if torch.version.cuda or torch.version.hip:
+            return None, "compare driver and runtime with PyTorch's table of supported versions"
+        return False, f"torch {torch.__version__} is built without CUDA and ROCm"
 
     def supports(self, overload: str) -> bool | None:
         return None
@@ -94,6 +104,33 @@ class CudaAdapter(AcceleratorAdapter):
             "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
             "TRITON_CACHE_DIR": str(folder / "triton"),
         }
+
+
+_MODULES = Path("/sys/module")
+# Kernel modules whose version is the driver's.
+_DRIVERS = {
+    "cuda": ("nvidia", "amdgpu"),
+    "xpu": ("xe", "i915"),
+    "neuron": ("neuron",),
+}
+
+
+def driver(*modules: str) -> str | None:
+    """Name and version of the kernel module that drives a device, or None if none is loaded."""
+    for name in modules:
+        try:
+            version = (_MODULES / name / "version").read_text(encoding="ascii")
+        except OSError:
+            continue
+        return f"{name} {version.strip()}"
+    return None
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _first(error: BaseException) -> str:

@@ -52,6 +52,11 @@ class Adapter:
         """Backend package, lineage, compiler, runtime, plugin, driver: what is known of each."""
         raise NotImplementedError
 
+    def stands_in(self) -> str:
+        """Where programs really run, if that is not the device that they are for: then times and
+        memory are not the device's. "" for a device that is what it says."""
+        return ""
+
     def route(self) -> tuple[bool | None, str]:
         """Whether this is a supported installation route (None: not known), and why."""
         return None, "this adapter has no table of supported installations"

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from neuron_readiness.adapters.accelerator import AcceleratorAdapter
+from neuron_readiness.adapters.accelerator import AcceleratorAdapter, driver
 from neuron_readiness.adapters.base import CompileEvent, HostOperator
 
 _DISTRIBUTIONS = ("torchneuron", "torch-neuronx", "neuronx-cc", "libneuronxla", "torch-xla", "nki")
@@ -80,12 +80,27 @@ class NeuronAdapter(AcceleratorAdapter):
             ):
                 if hasattr(properties, name):
                     facts[title] = str(getattr(properties, name))
+        facts["driver"] = driver("neuron")
+        if facts["driver"] is None and facts.get("runtime") == "cpu":
+            facts["driver"] = "none: the plugin runs on the host's processor"
         facts["compiler"] = (
             f"StableHLO lowering by jax {_version('jax')}, compiled by the plugin"
             if lineage == "this project"
             else f"neuronx-cc {_version('neuronx-cc')}"
         )
         return facts
+
+    def stands_in(self) -> str:
+        if self.lineage()[0] != "this project" or self.absent() is not None:
+            return ""
+        properties = self._call("get_device_properties")
+        platform = getattr(properties, "platform", "")
+        if platform != "cpu" or getattr(properties, "target", "host") == "host":
+            return ""
+        return (
+            f"the plugin {getattr(properties, 'plugin', '')} runs {properties.target}'s programs "
+            "on the host's processor: times and memory are not the accelerator's"
+        )
 
     def route(self) -> tuple[bool | None, str]:
         import torch

@@ -12,6 +12,8 @@ from neuron_readiness import exits
 from neuron_readiness.record.compare import compare, render
 from neuron_readiness.record.read import NewerSchema, RecordError, read
 
+NEEDS = ("jsonschema",)
+
 
 def add(commands: Any) -> None:
     p = commands.add_parser("compare", help="two records side by side, and what changed")

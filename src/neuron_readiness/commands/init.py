@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from neuron_readiness import exits
+from neuron_readiness.commands.hugging_face import pilot_text
 
+NEEDS = ()
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -27,7 +29,7 @@ def main(options: argparse.Namespace) -> int:
         return exits.USAGE
     if options.hf:
         try:
-            text = hugging_face(options.hf, options.weights)
+            text = pilot_text(options.hf, options.weights, options.path.name)
         except ValueError as error:
             print(error, file=sys.stderr)
             return exits.USAGE
@@ -36,28 +38,3 @@ def main(options: argparse.Namespace) -> int:
     options.path.write_text(text, encoding="utf-8")
     print(f"wrote {options.path}; next: neuron-readiness run {options.path} --device neuron")
     return 0
-
-
-def hugging_face(name: str, weights: str | None) -> str:
-    """The text of a pilot for a class of transformers, with inputs for what its forward takes.
-
-    Raises:
-        ValueError: transformers is missing, or has no such model class.
-    """
-    try:
-        import transformers
-    except ImportError as error:
-        raise ValueError(f"--hf needs transformers: {error}") from None
-    cls = getattr(transformers, name, None)
-    if cls is None or not hasattr(cls, "config_class"):
-        raise ValueError(f"transformers {transformers.__version__} has no model class {name!r}")
-    main_input = getattr(cls, "main_input_name", "input_ids")
-    kind = {"pixel_values": "pixels", "input_values": "audio"}.get(main_input, "text")
-    text = (_TEMPLATES / f"hf_{kind}.py.txt").read_text(encoding="utf-8")
-    build = (
-        f"{name}.from_pretrained({weights!r})"
-        if weights
-        else f"{name}({cls.config_class.__name__}())"
-    )
-    imports = name if weights else f"{cls.config_class.__name__}, {name}"
-    return text.replace("@IMPORTS@", imports).replace("@BUILD@", build).replace("@NAME@", name)

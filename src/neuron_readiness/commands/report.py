@@ -10,9 +10,12 @@ from typing import Any
 from neuron_readiness import exits
 from neuron_readiness.gates import table
 from neuron_readiness.gates.decide import decide
+from neuron_readiness.record.assemble import claimed
 from neuron_readiness.record.read import NewerSchema, RecordError, read
 from neuron_readiness.report import render
 from neuron_readiness.run import store
+
+NEEDS = ("jinja2", "jsonschema")
 
 
 def add(commands: Any) -> None:
@@ -26,11 +29,10 @@ def main(options: argparse.Namespace) -> int:
     try:
         record = read(path)
         if options.gates:
-            subject = f"{record['name']} on {record['options']['device']} against "
-            subject += str(record["options"]["reference"])
+            about = claimed(record["name"], record["options"], record["items"], record["pilot"])
             gates = table.changed(table.load(options.gates), record["pilot"].get("gates") or {})
             known = {**record["items"], "pilot": {"status": "done", "facts": record["pilot"]}}
-            record["decision"] = decide(gates, known, record["faults"], subject)
+            record["decision"] = decide(gates, known, record["faults"], *about)
             kinds = [f["kind"] for f in record["faults"]]
             record["exit_code"] = exits.exit_code(record["decision"]["verdict"], kinds)
             store.write(path / "record.json", record)

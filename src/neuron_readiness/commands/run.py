@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from neuron_readiness.record.read import NewerSchema
 from neuron_readiness.run.pilot_run import Request, run
 from neuron_readiness.run.supervisor import Limits, available_bytes
 from neuron_readiness.stages import BY_NAME
+
+NEEDS = ("torch", "jinja2", "jsonschema", "pyarrow", "tqdm")
 
 
 def add(commands: Any) -> None:
@@ -66,6 +69,8 @@ def main(options: argparse.Namespace) -> int:
         limits=Limits(options.stage_timeout, limit),
         quiet=options.quiet,
     )
+    # A job that is cancelled ends as one that is interrupted: with its record.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         record = run(request)
     except NewerSchema as error:

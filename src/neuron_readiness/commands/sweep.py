@@ -14,6 +14,8 @@ from neuron_readiness import exits
 from neuron_readiness.run.progress import Progress
 from neuron_readiness.sweep.sources import NAMES
 
+NEEDS = ("torch", "jinja2", "pyarrow", "tqdm")
+
 
 def add(commands: Any) -> None:
     p = commands.add_parser("sweep", help="try every architecture of a library, reduced")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from neuron_readiness.gates.table import OPERATORS, Gate
@@ -64,11 +65,16 @@ def _truthy(value: Any) -> bool:
 
 
 def decide(
-    gates: list[Gate], items: dict[str, dict[str, Any]], faults: list[dict[str, Any]], subject: str
+    gates: list[Gate],
+    items: dict[str, dict[str, Any]],
+    faults: list[dict[str, Any]],
+    subject: str,
+    limits: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The decision with its reasons, most important first, and the largest gap.
 
-    ``subject``: the workload and device, in words, for the claim.
+    ``subject``: the workload, device and configuration, in words, for the claim; ``limits``: what
+    the evidence leaves out whatever the gates say.
     """
     rows = [evaluate(g, items) for g in gates]
     broken = [r for r in rows if r["outcome"] == "failed" and r["level"] == "require"]
@@ -94,7 +100,9 @@ def decide(
     return {
         "verdict": verdict,
         "title": TITLES[verdict],
-        "claim": _claim(verdict, subject, passed, broken, gaps, faults),
+        "claim": " ".join(
+            [_claim(verdict, subject, passed, broken, gaps, faults), *map(_sentence, limits)]
+        ),
         "reasons": reasons,
         "largest_gap": reasons[0]["text"] if verdict != "proceed" else _weakest(rows, items),
         "gates": rows,
@@ -137,6 +145,10 @@ def _weakest(rows: list[dict[str, Any]], items: dict[str, Any]) -> str:
             if statement["evidence"] == "open":
                 return f"left open: {statement['text']}"
     return "none among what was asked"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:].rstrip(".") + "."
 
 
 def _claim(

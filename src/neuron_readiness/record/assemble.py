@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,15 @@ def assemble(
     found = [{**f, "stage": n} for n, item in items.items() for f in item["faults"]]
     found += [{**f, "stage": "pilot"} for f in results.get("pilot", {}).get("faults", [])]
     found += faults
+    for fault in found:
+        fault["reproduce"] = reproduce(pilot, options, fault.get("stage", ""))
     gate_list = table.load(gates)
     declared = results.get("pilot", {}).get("facts", {})
     changes = declared.get("gates") or {}
     name = declared.get("name") or pilot.stem
-    subject = f"{name} on {options['device']} against {options['reference']}"
     known = {**items, "pilot": results.get("pilot", {})}
-    decision = decide(table.changed(gate_list, changes), known, found, subject)
+    subject, limits = claimed(name, options, items, declared)
+    decision = decide(table.changed(gate_list, changes), known, found, subject, limits)
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -55,6 +58,28 @@ def assemble(
         "drift": drift(previous, items),
         "items": items,
     }
+
+
+def claimed(
+    name: str, options: dict[str, Any], items: dict[str, Any], declared: dict[str, Any]
+) -> tuple[str, list[str]]:
+    """What a claim is about, with the configuration that was evaluated; and what it leaves out."""
+    environment = items["environment"]["facts"]
+    configuration = environment.get("configuration", "")
+    subject = f"{name} on {options['device']} against {options['reference']}"
+    limits = [environment.get("stands_in", "")]
+    if declared.get("simplified"):
+        limits.append(f"the pilot is simplified: {declared['simplified']}")
+    return f"{subject} ({configuration})" if configuration else subject, [x for x in limits if x]
+
+
+def reproduce(pilot: Path, options: dict[str, Any], stage: str) -> str:
+    """The command that runs what went wrong once more, and nothing else."""
+    known = {s.name for s in STAGES}
+    parts = ["neuron-readiness run", shlex.quote(str(pilot))]
+    parts += [f"--device {options['device']}", f"--reference {options['reference']}"]
+    parts += [f"--only {stage} --again {stage}"] if stage in known else []
+    return " ".join(parts)
 
 
 def _item(result: dict[str, Any] | None, stage: Any, reasons: dict[str, str]) -> dict[str, Any]:

@@ -20,14 +20,18 @@ _FIGURES = (
     "execution.transferred_bytes",
     "execution.graphs.graphs",
     "execution.graphs.failure",
+    "execution.graphs.outside",
     "shapes.families",
     "shapes.compiles",
     "shapes.compile_seconds",
+    "performance.path",
     "performance.runs.cold.first_s",
     "performance.runs.warm.first_s",
     "performance.runs.warm.steady.p50_s",
     "performance.runs.warm.steady.p95_s",
+    "performance.runs.warm.steady.p99_s",
     "performance.runs.warm.throughput_per_s",
+    "performance.runs.warm.useful_per_elapsed_s",
     "performance.failed_runs",
     "profile.largest",
     "profile.memory.peak_bytes",
@@ -48,6 +52,7 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
             {k: r[k] for k in ("name", "created", "options", "tool_version")} for r in (a, b)
         ],
         "same_pilot": a["pilot"]["sha256"] == b["pilot"]["sha256"],
+        "same_weights": _same(_at(a, "inventory.model.sha256"), _at(b, "inventory.model.sha256")),
         "decision": [
             {k: r["decision"][k] for k in ("verdict", "title", "largest_gap")} for r in (a, b)
         ],
@@ -56,6 +61,11 @@ def compare(a: dict[str, Any], b: dict[str, Any]) -> dict[str, Any]:
         "figures": [f for f in figures if f["a"] is not None or f["b"] is not None],
         "gates": changes_of(_outcomes(a), _outcomes(b)),
     }
+
+
+def _same(a: Any, b: Any) -> bool | None:
+    """None where one of the two is not known."""
+    return None if a is None or b is None else bool(a == b)
 
 
 def _environment(record: dict[str, Any]) -> Any:
@@ -81,6 +91,8 @@ def render(result: dict[str, Any]) -> str:
     lines = [f"A  {titles[0]}", f"B  {titles[1]}"]
     if not result["same_pilot"]:
         lines.append("The pilot files differ: the two records are not about the same workload.")
+    if result["same_weights"] is False:
+        lines.append("The weights differ: numbers are compared over another model.")
     first, second = result["decision"]
     lines += ["", f"decision   A {first['title']}   B {second['title']}"]
     lines += [f"largest gap A  {first['largest_gap']}", f"largest gap B  {second['largest_gap']}"]

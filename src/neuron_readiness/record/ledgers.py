@@ -1,4 +1,5 @@
-"""The Parquet ledgers: operators, shapes, timings, layers, outputs, inventory, reached."""
+"""The Parquet ledgers: operators, shapes, timings, layers, inputs, outputs, inventory,
+reached."""
 
 from __future__ import annotations
 
@@ -44,4 +45,4 @@ def _flat(row: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-_FLOATS = {"max_abs", "max_rel", "worst", "seconds", "frequency"}
+_FLOATS = {"max_abs", "max_rel", "worst", "seconds", "frequency", "zeros"}

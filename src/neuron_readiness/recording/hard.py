@@ -18,12 +18,28 @@ _KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def derive(cases: list[Case]) -> list[Case]:
-    """The first case with floating inputs, with large, tiny and tied values; none for a case of
-    integers, whose range is the workload's to know."""
+    """The first case with floating inputs, with large, tiny and tied values. Of integers the range
+    is the workload's to know: where there is nothing else, all are made one that was seen."""
     for case in cases:
         if any(t.is_floating_point() for t in trees.tensors((case.args, case.kwargs))):
             return [_changed(case, kind, change) for kind, change in _KINDS.items()]
+    for case in cases:
+        if any(_codes(t) for t in trees.tensors((case.args, case.kwargs))):
+            args, kwargs = trees.map_tensors(_equal, (case.args, case.kwargs))
+            name = f"{case.name} (equal values)"
+            return [dataclasses.replace(case, name=name, args=args, kwargs=kwargs, hard=True)]
     return []
+
+
+def _codes(tensor: torch.Tensor) -> bool:
+    """Whether these are numbers of something: integers that are no mask."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        return False
+    return tensor.numel() > 1 and int(tensor.max()) > 1
+
+
+def _equal(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.full_like(tensor, int(tensor.flatten()[0])) if _codes(tensor) else tensor
 
 
 def _changed(case: Case, kind: str, change: Callable[[torch.Tensor], torch.Tensor]) -> Case:

@@ -26,6 +26,9 @@ class Tolerance:
     why: str
 
 
+Rule = Callable[[torch.Tensor, str], Tolerance]  # of a reference and its name
+
+
 def given(pilot_tolerances: dict[str, Any], kind: str) -> Tolerance | None:
     """The pilot's own tolerance for ``output``, ``gradient``, ``trajectory`` or ``metric``."""
     entry = pilot_tolerances.get(kind)
@@ -74,16 +77,22 @@ def root_mean_square(tensors: list[torch.Tensor]) -> float:
     """Over all finite elements of all tensors."""
     total, count = 0.0, 0
     for tensor in tensors:
-        wide = tensor.detach().abs().double().nan_to_num(0.0, 0.0, 0.0)
+        wide = tensor.detach().cpu().abs().double().nan_to_num(0.0, 0.0, 0.0)
         total, count = total + float(wide.square().sum()), count + wide.numel()
     return math.sqrt(total / count) if count else 0.0
 
 
-def of_gradients(
-    gradients: dict[str, torch.Tensor], model: Any
-) -> Callable[[torch.Tensor, str], Tolerance]:
-    """Tolerances for a model's gradients, relative to the root mean square of all of them: some are
-    zero but for rounding (a key's bias under a softmax), so their own size says nothing."""
+def of_outputs(pilot: Any, model: Any) -> Rule:
+    """The pilot's own tolerance for outputs, else one derived for each."""
+    stated = given(pilot.setting("tolerances", {}), "output")
+    return lambda expected, _name: stated or derived(expected, model)
+
+
+def of_gradients(gradients: dict[str, torch.Tensor], model: Any, pilot: Any = None) -> Rule:
+    """The pilot's own tolerance for gradients, else derived ones, relative to the root mean square
+    of all of them: some are zero but for rounding (a key's bias under a softmax), so that their own
+    size says nothing."""
+    stated = None if pilot is None else given(pilot.setting("tolerances", {}), "gradient")
     size = root_mean_square(list(gradients.values()))
     # A backward pass sums over the batch and goes through the depth twice.
-    return lambda gradient, _name: derived(gradient, model, 4.0, size)
+    return lambda gradient, _name: stated or derived(gradient, model, 4.0, size)

@@ -19,6 +19,24 @@ def tables_of(name: str, facts: dict[str, Any]) -> list[tuple[str, Table]]:
     return [(c, t) for c, t in _TABLES.get(name, lambda _: [])(facts) if t[1]]
 
 
+def evidence_of(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """How each area is known: statements by kind, and the first that is open."""
+    rows = []
+    for name, item in record["items"].items():
+        kinds = [s["evidence"] for s in item["statements"]]
+        unknown = [s["text"] for s in item["statements"] if s["evidence"] == "open"]
+        first = str(item.get("reason") or (unknown[0] if unknown else ""))
+        rows.append(
+            {
+                "name": name,
+                "title": item["title"],
+                "first": first if len(first) <= 110 else first[:107] + "...",
+                **{kind: kinds.count(kind) for kind in ("measured", "documented", "open")},
+            }
+        )
+    return rows
+
+
 def _shape_plots(facts: dict[str, Any]) -> list[tuple[str, str]]:
     points = [(float(x), float(y)) for x, y in facts.get("coverage", [])]
     text = "Traffic covered by the most frequent shapes"
@@ -82,7 +100,30 @@ def _cases(facts: dict[str, Any]) -> list[tuple[str, Table]]:
         for name, c in facts.get("by_case", {}).items()
         if "failed" not in c
     ]
-    return [("Operators by case", (header, rows))]
+    header_of_times = ["operator", "where", "calls", "share of time", "line"]
+    times = [
+        [e["overload"], e["place"], str(e["calls"]), f"{e['share']:.1%}", _place(e["line"])]
+        for e in facts.get("by_time", [])
+    ]
+    return [
+        ("Operators by case", (header, rows)),
+        ("Operators that take the time, cases weighted by traffic", (header_of_times, times)),
+    ]
+
+
+def _inputs(facts: dict[str, Any]) -> list[tuple[str, Table]]:
+    header = ["case", "input", "shape", "least", "largest", "mean", "spread", "zeros"]
+    rows = [
+        [
+            f"{r['case']} ({r['group']})",
+            r["input"],
+            f"{r['dtype']}{r['shape']}",
+            *(value(r[k]) for k in ("least", "largest", "mean", "spread")),
+            "" if r["zeros"] is None else f"{r['zeros']:.0%}",
+        ]
+        for r in facts.get("inputs", [])
+    ]
+    return [("Inputs that were compared", (header, rows))]
 
 
 def _buckets(facts: dict[str, Any]) -> list[tuple[str, Table]]:
@@ -117,6 +158,10 @@ def _dependencies(facts: dict[str, Any]) -> list[tuple[str, Table]]:
     return [("Dependencies found in the source", (header, rows))]
 
 
+def _place(line: str) -> str:
+    return line.rsplit("/", 1)[-1]
+
+
 def value(found: Any) -> str:
     """A gate's value: nothing for none, a number with the digits that matter."""
     if found is None:
@@ -140,6 +185,7 @@ _PLOTS = {
     "execution": _execution_plots,
 }
 _TABLES = {
+    "correctness": _inputs,
     "performance": _amortisation,
     "execution": _cases,
     "shapes": _buckets,

@@ -19,7 +19,11 @@ def environment(*, html: bool) -> Any:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    made.globals |= {"plot_of": figures.plot_of, "tables_of": figures.tables_of}
+    made.globals |= {
+        "plot_of": figures.plot_of,
+        "tables_of": figures.tables_of,
+        "evidence_of": figures.evidence_of,
+    }
     made.filters["value"] = figures.value
     made.filters["cell"] = lambda text: str(text).replace("|", "\\|").replace("\n", " ")
     return made

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from neuron_readiness.run import lifeline
 
 
 class ChildFailed(RuntimeError):
@@ -32,7 +33,7 @@ class Child:
         request = {**request, "answer": str(self._answer)}
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "neuron_readiness.run.tasks", json.dumps(request)],
+                [sys.executable, "-P", "-m", "neuron_readiness.run.tasks", json.dumps(request)],
                 env={**os.environ, **environ},
                 stdin=subprocess.DEVNULL,
                 stdout=errors,
@@ -46,10 +47,7 @@ class Child:
             code: int | None = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             code = None
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        lifeline.kill_tree(self._process.pid)
         self._process.wait()
         return code
 

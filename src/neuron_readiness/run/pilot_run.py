@@ -96,17 +96,19 @@ def build(
     previous: dict[str, Any] | None,
 ) -> dict[str, Any]:
     absent = results.get("environment", {}).get("facts", {}).get("device", {}).get("absent")
+    lost = {id(f): name for name, f in outcome.lost.items()}
     found = list(found)
     if absent:
         text = f"device {request.options['device']!r} is absent: {absent}"
         found.append(Fault("device-absent", text, "infrastructure"))
+    stages = [lost.get(id(f), "") for f in found]
     record = assemble(
         results,
         pilot=request.pilot,
         pilot_sha256=pilot.digest(request.pilot),
         options=request.options,
         reasons=_reasons(request, results, outcome, absent),
-        faults=[dataclasses.asdict(f) for f in found],
+        faults=[{**dataclasses.asdict(f), "stage": n} for f, n in zip(found, stages, strict=True)],
         gates=request.gates,
         previous=previous,
     )
@@ -128,7 +130,7 @@ def _reasons(
         if stage.name in outcome.lost:
             reasons[stage.name] = outcome.lost[stage.name].text
         elif broken:
-            reasons[stage.name] = f"the pilot could not be loaded: {broken[0]['text']}"
+            reasons[stage.name] = f"nothing could run: {broken[0]['text']}"
         elif absent and stage.needs_device:
             reasons[stage.name] = f"the device is absent: {absent}"
         elif outcome.interrupted:

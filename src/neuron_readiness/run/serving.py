@@ -18,7 +18,7 @@ from neuron_readiness.adapters import Adapter, CompileEvent
 from neuron_readiness.context import Context
 from neuron_readiness.pilot import Case
 from neuron_readiness.recording.timing import quantile, summary, timed
-from neuron_readiness.workload import Workload
+from neuron_readiness.workload import Workload, on_path
 
 _COST_RUNS = 5
 _OVERHEAD_RUNS = 15
@@ -28,7 +28,7 @@ _RSS_PER_REQUEST = 64 * 1024
 
 def shape_ledger(context: Context, started: float) -> dict[str, Any]:
     """Compilations and steady cost of each shape family, most frequent first."""
-    workload = Workload(context.pilot, context.device)
+    workload = on_path(context.pilot, context.device)
     adapter = workload.adapter
     families: dict[str, list[Case]] = {}
     for case in context.pilot.operations():
@@ -78,10 +78,10 @@ def _events(events: list[CompileEvent]) -> dict[str, Any]:
     }
 
 
-def serve(context: Context, started: float, side: str) -> dict[str, Any]:
+def serve(context: Context, started: float, side: str, compiled: bool = True) -> dict[str, Any]:
     """A worker from its start: set-up, first use of each case, then a steady mix of requests."""
     adapter = context.device if side == "device" else context.reference
-    workload = Workload(context.pilot, adapter)
+    workload = on_path(context.pilot, adapter, compiled=compiled)
     adapter.synchronize()
     setup_s = time.perf_counter() - started
     cases = context.pilot.operations()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from neuron_readiness.evidence import Fault
+from neuron_readiness.run import lifeline
 from neuron_readiness.run.progress import Progress
 from neuron_readiness.run.store import Store
 
@@ -103,7 +104,7 @@ class _Worker:
             "event_fd": write,
         }
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "neuron_readiness.run.worker", json.dumps(request)],
+            [sys.executable, "-P", "-m", "neuron_readiness.run.worker", json.dumps(request)],
             pass_fds=[write],
             stdin=subprocess.DEVNULL,
             stdout=self._log,
@@ -182,8 +183,11 @@ class _Worker:
         if code < 0:
             name = signal.Signals(-code).name
             killer = " (out of memory?)" if code == -signal.SIGKILL else ""
-            return stage, Fault("crashed", f"stage {stage} died of {name}{killer}", "unknown", tail)
-        return stage, Fault("crashed", f"stage {stage} ended the process: {code}", "unknown", tail)
+            text = f"{_called(stage)} died of {name}{killer}"
+        else:
+            last = (tail.strip().splitlines() or ["it wrote nothing"])[-1]
+            text = f"{_called(stage)} ended the process with status {code}: {last}"[:400]
+        return stage, Fault("crashed", text, "unknown", tail)
 
     def _stack(self) -> str:
         """Where the worker is, by its own stack dump."""
@@ -203,13 +207,15 @@ class _Worker:
 
     def end(self) -> None:
         """Kills the worker and everything it started."""
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        lifeline.kill_tree(self._process.pid)
         self._process.wait()
         os.close(self._read)
         self._log.close()
+
+
+def _called(stage: str) -> str:
+    """A stage in words; "?" is the worker between stages, or before the first."""
+    return "the worker" if stage == "?" else f"stage {stage}"
 
 
 def _resident(pid: int) -> int:

@@ -17,6 +17,9 @@ from typing import Any  # noqa: E402
 
 
 def main(argv: list[str]) -> int:
+    from neuron_readiness.run import lifeline
+
+    lifeline.end_with_parent()
     request = json.loads(argv[0])
     from neuron_readiness.context import Context, Options
     from neuron_readiness.evidence import jsonable

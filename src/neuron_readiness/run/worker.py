@@ -20,11 +20,12 @@ from neuron_readiness import pilot, stages
 from neuron_readiness.context import Context, Options
 from neuron_readiness.evidence import StageResult
 from neuron_readiness.inventory import sources
-from neuron_readiness.run import faults, guard
+from neuron_readiness.run import faults, guard, lifeline
 from neuron_readiness.run.store import Store, fingerprint
 
 
 def main(argv: list[str]) -> int:
+    lifeline.end_with_parent()
     request = json.loads(argv[0])
     options = Options(**request["options"])
     fd = request["event_fd"]

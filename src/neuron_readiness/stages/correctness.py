@@ -12,9 +12,17 @@ from neuron_readiness import trees
 from neuron_readiness.context import Context
 from neuron_readiness.evidence import Fault, Finding, Severity, Side, StageResult
 from neuron_readiness.pilot import Case
-from neuron_readiness.recording import divergence, hard, precision, task, tolerance
+from neuron_readiness.recording import (
+    divergence,
+    gradients,
+    hard,
+    inputs,
+    precision,
+    task,
+    tolerance,
+)
 from neuron_readiness.recording.compare import Difference, compare, compare_all
-from neuron_readiness.workload import Workload
+from neuron_readiness.workload import Workload, still
 
 _GATES = {"ordinary": "outputs", "hard": "hard_cases"}
 
@@ -23,6 +31,8 @@ def run(context: Context) -> StageResult:
     result = StageResult("correctness", "Correctness")
     device, reference = context.pair
     ordinary = context.pilot.cases("requests")
+    batches = context.pilot.cases("train")
+    _inputs(result, [*ordinary, *batches])
     if not ordinary:  # a training job: its steps are compared
         result.open("outputs", "inputs('requests') yields nothing: a training job's steps compare")
         _gradients(result, context, device, reference, [])
@@ -33,6 +43,7 @@ def run(context: Context) -> StageResult:
     provenance = "pilot"
     if not difficult:
         difficult, provenance = hard.derive(ordinary), "derived"
+    _inputs(result, difficult)
     result.facts["repeatable"] = _repeatability(result, reference, ordinary[0])
     if not result.facts["repeatable"]:
         result.open("every comparison with the device", "the reference does not repeat itself")
@@ -50,9 +61,15 @@ def run(context: Context) -> StageResult:
     return result
 
 
-def _tolerance(workload: Workload, kind: str) -> Any:
-    stated = tolerance.given(workload.pilot.setting("tolerances", {}), kind)
-    return lambda expected, _name: stated or tolerance.derived(expected, workload.model)
+def _inputs(result: StageResult, cases: list[Case]) -> None:
+    """What the comparisons were made with, case by case."""
+    rows = [row for case in cases for row in inputs.distribution(case)]
+    result.ledgers.setdefault("inputs", []).extend(rows)
+    result.facts.setdefault("inputs", []).extend(rows[:200])
+    bad = {r["case"] for r in rows if r["not_finite"] and r["group"] == "ordinary"}
+    for name in sorted(bad):
+        text = "an ordinary input has values that are not finite"
+        result.findings.append(Finding(text, "note", f"case {name}"))
 
 
 def _repeatability(result: StageResult, reference: Workload, case: Case) -> bool:
@@ -73,7 +90,7 @@ def _outputs(
     result: StageResult, device: Workload, reference: Workload, cases: list[Case], group: str
 ) -> dict[str, tuple[Any, Any]]:
     """Compares the outputs of each case; returns them on the host, (device, reference)."""
-    tol = _tolerance(reference, "output")
+    tol = tolerance.of_outputs(reference.pilot, reference.model)
     rows: list[tuple[Case, Difference]] = []
     outputs: dict[str, tuple[Any, Any]] = {}
     errors = []
@@ -102,7 +119,8 @@ def _outputs(
         "outputs": len(rows),
         "failed_outputs": len(failed),
         "errors": errors,
-        "failed": len(failed) + len(device_errors),
+        # Without a case there is no evidence, which is something else than none that fails.
+        "failed": len(failed) + len(device_errors) if cases else None,
         "max_abs": max((d.max_abs for _, d in rows), default=0.0),
         "worst_in_tolerances": max((d.worst for _, d in rows), default=0.0),
         "tolerance": dataclasses.asdict(stated) if stated else None,
@@ -111,6 +129,9 @@ def _outputs(
         {"case": c.name, "group": group, **dataclasses.asdict(d)} for c, d in rows
     )
     facts = result.facts[group]
+    if not cases:
+        result.open(f"{group} cases", "inputs('hard') yields none, and none could be derived")
+        return outputs
     how = f"tolerance {stated.provenance}: {stated.why}" if stated else ""
     result.measured(
         f"{group} cases: {len(rows) - len(failed)} of {len(rows)} outputs of {len(cases)} cases "
@@ -125,7 +146,12 @@ def _outputs(
         )
     for e in errors:
         text = f"{e['side']}: {e['error']}"
-        result.findings.append(Finding(text, "gap", f"case {e['case']}", gate=_GATES[group]))
+        # What the reference refuses too says nothing of the device.
+        refused = e["side"] == "reference"
+        gate = "" if refused else _GATES[group]
+        result.findings.append(
+            Finding(text, "note" if refused else "gap", f"case {e['case']}", "", gate)
+        )
     if group == "ordinary" and nan:
         both = sum(d.nan_reference for _, d in rows)
         side: Side = "workload" if both else "infrastructure"
@@ -179,25 +205,20 @@ def _gradients(
         result.facts["gradients"] = None
         result.open("gradients", "inputs('train') yields no batch")
         return
-    expected = _gradient(reference, cases[0])
+    expected = gradients.of(reference, cases[0])
     if expected is None:
         result.facts["gradients"] = None
         why = "no `loss`, an output without one, and a step that leaves no gradient"
         result.open("gradients", why)
         return
     try:
-        actual = _gradient(device, cases[0])
+        actual = gradients.of(device, cases[0])
     except Exception as error:
         result.facts["gradients"] = {"failed": 1, "error": _said(error)}
         text = f"backward on the device: {_said(error)}"
         result.findings.append(Finding(text, "gap", gate="gradients"))
         return
-    stated = tolerance.given(context.pilot.setting("tolerances", {}), "gradient")
-    own = tolerance.of_gradients(expected, reference.model)
-
-    def tol(gradient: torch.Tensor, name: str) -> tolerance.Tolerance:
-        return stated or own(gradient, name)
-
+    tol = tolerance.of_gradients(expected, reference.model, context.pilot)
     rows = [
         compare(actual[n].cpu(), e, tol(e, n), n) if actual and n in actual else None
         for n, e in expected.items()
@@ -219,32 +240,6 @@ def _gradients(
     for r in failed[:10]:
         text = f"gradient of {r.name} differs by {r.max_abs:.3g}, {r.worst:.3g} tolerances"
         result.findings.append(Finding(text, "gap", gate="gradients"))
-
-
-def _gradient(workload: Workload, case: Case) -> dict[str, torch.Tensor] | None:
-    if not isinstance(workload.model, torch.nn.Module):
-        return None
-    declares_step = workload.pilot.part("train_step") is not None
-    if case.train and declares_step and workload.pilot.part("loss") is None:
-        # What its own training step leaves behind, from equal weights and without dropout.
-        weights = workload.parameters()
-        workload, _ = _still(Workload(workload.pilot, workload.adapter))
-        workload.model.load_state_dict(weights)
-        torch.manual_seed(workload.pilot.seed)
-        workload.train(case)
-        return _kept(workload.model) or None
-    workload.model.zero_grad(set_to_none=True)
-    loss = workload.loss(case)
-    if loss is None or not loss.requires_grad:
-        return None
-    loss.backward()
-    found = _kept(workload.model)
-    workload.model.zero_grad(set_to_none=True)
-    return found
-
-
-def _kept(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {n: p.grad.detach().clone() for n, p in model.named_parameters() if p.grad is not None}
 
 
 def _precision(result: StageResult, context: Context) -> None:
@@ -288,7 +283,7 @@ def _trajectory(result: StageResult, context: Context) -> None:
     steps = min(context.options.train_steps, max(len(batches), 2))
     losses = {}
     for side, adapter in (("reference", context.reference), ("device", context.device)):
-        workload, silenced = _still(Workload(context.pilot, adapter))
+        workload, silenced = still(Workload(context.pilot, adapter))
         torch.manual_seed(context.pilot.seed)
         try:
             losses[side] = [workload.train(batches[i % len(batches)]) for i in range(steps)]
@@ -334,20 +329,11 @@ def _trajectory(result: StageResult, context: Context) -> None:
         result.faults.append(Fault("nan", "the training loss becomes NaN", cause))
 
 
-def _still(workload: Workload) -> tuple[Workload, int]:
-    """The workload with its dropout layers at 0, and how many that changed."""
-    changed = 0
-    for module in workload.model.modules() if isinstance(workload.model, torch.nn.Module) else ():
-        if isinstance(module, torch.nn.modules.dropout._DropoutNd) and module.p > 0:
-            module.p, changed = 0.0, changed + 1
-    return workload, changed
-
-
 def _draws(context: Context, batch: Case) -> bool:
     """Whether a step still depends on the seed: two seeds, one step each, on the reference."""
     losses = []
     for seed in (context.pilot.seed, context.pilot.seed + 1):
-        workload, _ = _still(Workload(context.pilot, context.reference))
+        workload, _ = still(Workload(context.pilot, context.reference))
         torch.manual_seed(seed)
         losses.append(workload.train(batch))
     return losses[0] != losses[1]

@@ -33,6 +33,8 @@ def run(context: Context) -> StageResult:
     for side, adapter in (("device", context.device), ("reference", context.reference)):
         reason = adapter.absent()
         facts[side] = {"name": adapter.device, "absent": reason, **_identity(adapter, reason)}
+    facts["stands_in"] = "" if facts["device"]["absent"] else context.device.stands_in()
+    facts["configuration"] = configuration(facts)
     supported, why = context.device.route()
     facts["supported_route"] = {True: "yes", False: "no", None: "unknown"}[supported]
     facts["supported_route_because"] = why
@@ -49,6 +51,9 @@ def run(context: Context) -> StageResult:
         f"lineage: {lineage}",
         str(facts["device"].get("lineage because", "by the adapter")),
     )
+    if facts["stands_in"]:
+        result.measured(facts["stands_in"], "the plugin's own properties")
+        result.open("speed and memory of the device itself", "run the pilot where it is installed")
     if supported is None:
         result.open(f"supported installation route: {why}", "compare with the vendor's table")
     else:
@@ -66,6 +71,20 @@ def run(context: Context) -> StageResult:
         if not facts["device"].get(name) and context.options.device != "cpu":
             result.open(f"{name} of the device", "the adapter cannot read it")
     return result
+
+
+def configuration(facts: dict[str, Any]) -> str:
+    """What was evaluated, in a line: a claim holds for this and for nothing else."""
+    device = facts["device"]
+    parts = [f"torch {facts['torch']}", f"Python {facts['python']}"]
+    package = str(device.get("backend package") or "")
+    if package and not package.startswith("torch "):
+        parts.append(f"backend {package} ({device.get('lineage')})")
+    for name in ("plugin", "plugin version", "target", "runtime", "driver"):
+        value = device.get(name)
+        if value and not str(value).startswith("none"):
+            parts.append(f"{name} {value}")
+    return ", ".join(parts)
 
 
 def _identity(adapter: Any, absent: str | None) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from neuron_readiness.recording import graphs
 from neuron_readiness.recording.operators import OperatorRecorder, OperatorUse
 from neuron_readiness.workload import Workload
 
+_LARGEST = 12  # operators in the table of what takes the time
+
 
 def run(context: Context) -> StageResult:
     result = StageResult("execution", "Execution path")
@@ -43,6 +45,7 @@ def run(context: Context) -> StageResult:
         "fallback_list": workload.adapter.host_operators() is not None,
         "operators": len({r["overload"] for r in rows if r["place"] in ("device", "host")}),
         "transferred_bytes": sum(r["transferred_bytes"] for r in rows),
+        "by_time": _by_time(rows, frequency),
     }
     _state(result, context, len(cases))
     result.facts["graphs"] = _graphs(result, context, workload)
@@ -98,19 +101,54 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _by_time(rows: list[dict[str, Any]], frequency: dict[str, float]) -> list[dict[str, Any]]:
+    """The operators that take most of the time, cases weighted by their share of the traffic."""
+    table: dict[tuple[str, str], dict[str, Any]] = {}
+    total = 0.0
+    for r in rows:
+        weighted = r["seconds"] * frequency.get(r["case"], 0.0)
+        total += weighted
+        key = (r["overload"], r["place"])
+        entry = table.setdefault(
+            key, {"overload": key[0], "place": key[1], "calls": 0, "seconds": 0.0, "line": ""}
+        )
+        entry["calls"] += r["count"]
+        if weighted >= entry["seconds"] or not entry["line"]:
+            entry["line"] = r["line"]
+        entry["seconds"] += weighted
+    largest = sorted(table.values(), key=lambda e: -e["seconds"])[:_LARGEST]
+    return [{**e, "share": e["seconds"] / (total or 1.0)} for e in largest]
+
+
 def _hosts(
     context: Context, rows: list[dict[str, Any]], frequency: dict[str, float]
 ) -> dict[str, Any]:
     """Host operators of the model's path: in which cases, at which share of the traffic."""
     accepted = dict(context.pilot.setting("accepted_fallbacks", {}))
+    seconds: dict[str, float] = {}
+    for r in rows:
+        if r["phase"] == "device":
+            seconds[r["case"]] = seconds.get(r["case"], 0.0) + r["seconds"]
     table: dict[str, dict[str, Any]] = {}
     for r in rows:
         if r["phase"] != "device" or r["place"] != "host":
             continue
         entry = table.setdefault(
-            r["overload"], {"overload": r["overload"], "cases": [], "lines": [], "calls": 0}
+            r["overload"],
+            {
+                "overload": r["overload"],
+                "cases": [],
+                "lines": [],
+                "calls": 0,
+                "bytes": 0,
+                "share_of_time": 0.0,  # of the case in which it is largest
+            },
         )
         entry["calls"] += r["count"]
+        entry["bytes"] += r["transferred_bytes"]
+        entry["share_of_time"] = max(
+            entry["share_of_time"], r["seconds"] / (seconds.get(r["case"]) or 1.0)
+        )
         for key, value in (("cases", r["case"]), ("lines", r["line"])):
             if value and value not in entry[key]:
                 entry[key].append(value)
@@ -118,7 +156,9 @@ def _hosts(
         entry["traffic_share"] = min(1.0, sum(frequency.get(c, 0.0) for c in entry["cases"]))
         entry["accepted"] = accepted.get(name) or accepted.get(name.split(".")[0])
     hosts = sorted(table.values(), key=lambda e: -e["calls"])
+    reached = {n for e in hosts for n in (e["overload"], e["overload"].split(".")[0])}
     return {
+        "accepted_but_unseen": [n for n in accepted if n not in reached],
         "host_operators": hosts,
         "unaccepted_host_operators": sum(not e["accepted"] for e in hosts),
         "rare_host_operators": [
@@ -151,11 +191,15 @@ def _state(result: StageResult, context: Context, cases: int) -> None:
         "sizes of tensors at copies and at host operators; times are of single operators, "
         "synchronised one by one, and are shares, not speeds",
     )
+    for name in facts["accepted_but_unseen"]:
+        text = f"the pilot accepts a fallback of {name}, which no case reached"
+        result.findings.append(Finding(text, "note", "", "take it out, or add the case"))
     for entry in hosts:
         where = entry["lines"][0] if entry["lines"] else ""
         text = (
             f"{entry['overload']} runs on the host in {len(entry['cases'])} of {cases} cases "
-            f"({', '.join(entry['cases'][:5])}), {entry['traffic_share']:.1%} of the traffic"
+            f"({', '.join(entry['cases'][:5])}), {entry['traffic_share']:.1%} of the traffic; up "
+            f"to {entry['share_of_time']:.1%} of a request's operator time"
         )
         if entry["accepted"]:
             text += f"; accepted by the pilot: {entry['accepted']}"
@@ -170,24 +214,44 @@ def _graphs(result: StageResult, context: Context, workload: Workload) -> dict[s
     if wanted is False:
         result.measured("the workload runs eagerly; nothing is compiled as a graph", "pilot")
         return None
-    keywords = dict(wanted) if isinstance(wanted, dict) else {}
-    requests = context.pilot.cases("requests")
-    if not requests:
-        result.open("graphs of the model", "inputs('requests') yields nothing to compile with")
-        return None
-    facts = graphs.examine(workload, requests[0], keywords)
+    pilot = context.pilot
+    requests = pilot.cases("requests")
+    batches = pilot.cases("train") or (requests[:1] if pilot.part("loss") is not None else [])
+    trajectory = context.earlier.get("correctness", {}).get("trajectory") or {}
+    facts = graphs.examine(
+        workload,
+        context.pair[1],
+        requests,
+        batches,
+        dict(wanted) if isinstance(wanted, dict) else {},
+        draws=not trajectory.get("comparable", True),
+    )
+    settings = ", ".join(f"{k}={v}" for k, v in facts["keywords"].items())
+    how = f"torch.compile({settings}), cases {', '.join(facts['cases'])}"
     if facts["failure"] is None:
         result.measured(
-            f"torch.compile: {facts['graphs']} graphs, {len(facts['breaks'])} breaks, output "
-            f"differs from eager by up to {facts['difference']:.3g}",
-            f"backend {facts['backend']}; a graph break is not a failure of the backend",
+            f"torch.compile: at most {facts['graphs']} graphs a case, {len(facts['breaks'])} "
+            f"breaks, captured regions of {facts['regions']} operators; differs from eager by up "
+            f"to {facts['difference']:.3g}, {facts['outside']} tensors outside their tolerance",
+            f"{how}; a graph break is not a failure of the backend",
         )
     else:
+        cases = ", ".join(facts["failed_cases"])
         text = f"torch.compile fails in {facts['failure']}: {facts['error']}"
-        result.measured(text, f"backend {facts['backend']}")
-        result.findings.append(Finding(text, "gap", gate="compile"))
-    for entry in facts["breaks"]:
-        result.findings.append(
-            Finding(f"graph break: {entry['reason']}", "note", entry["line"], entry["remedy"])
+        result.measured(text, how)
+        result.findings.append(Finding(text, "gap", f"case {cases}", gate="compile"))
+    for name in facts["outside_cases"]:
+        text = "compiled results leave their tolerance"
+        place = f"case {name}"
+        result.findings.append(Finding(text, "gap", place, gate="compiled_outputs"))
+    if facts["not_compiled"]:
+        result.open(
+            f"graphs of {len(facts['not_compiled'])} further shapes: "
+            f"{', '.join(facts['not_compiled'][:5])}",
+            "the rarest are compiled first, to keep the run short",
         )
+    for entry in facts["breaks"]:
+        text = f"graph break in {len(entry['cases'])} of {len(facts['cases'])} cases"
+        text += f" ({', '.join(entry['cases'][:3])}): {entry['reason']}"
+        result.findings.append(Finding(text, "note", entry["line"], entry["remedy"]))
     return facts

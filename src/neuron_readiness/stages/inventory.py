@@ -11,6 +11,7 @@ from neuron_readiness.context import Context
 from neuron_readiness.evidence import Finding, Severity, StageResult
 from neuron_readiness.inventory import sources, static
 from neuron_readiness.inventory.hit import Hit
+from neuron_readiness.recording import inputs
 from neuron_readiness.recording.operators import OperatorRecorder, OperatorUse
 from neuron_readiness.workload import Workload
 
@@ -27,7 +28,9 @@ def run(context: Context) -> StageResult:
     operators = _operators(context, uses)
     unknown = [o for o in operators if o["supported"] is None]
     missing = [o for o in operators if o["supported"] is False]
+    model = inputs.identity(workload.model)
     result.facts = {
+        "model": model,
         "files": [str(f) for f in files],
         "hits": [dataclasses.asdict(h) for h in hits],
         "hits_by_kind": dict(kinds),
@@ -44,6 +47,13 @@ def run(context: Context) -> StageResult:
         {**dataclasses.asdict(u), "supported": context.device.supports(u.overload)} for u in uses
     ]
     result.ledgers["inventory"] = [dataclasses.asdict(h) for h in hits]
+    if model["sha256"] is not None:
+        size = ", ".join(f"{k} {n:,}" for k, n in model["dtypes"].items())
+        result.measured(
+            f"model {model['class']}: {model['parameters']:,} parameters ({size}), weights sha256 "
+            f"{model['sha256'][:12]}",
+            "names, dtypes, shapes and bytes of the state dict, before anything ran",
+        )
     result.measured(
         f"{len(hits)} device-specific dependencies in {len(files)} files: "
         + (", ".join(f"{k} {n}" for k, n in kinds.most_common()) or "none"),
@@ -85,7 +95,7 @@ def _operators(context: Context, uses: list[OperatorUse]) -> list[dict[str, Any]
     """One row for each overload that is to run on the device, with documented support."""
     rows: dict[str, dict[str, Any]] = {}
     for use in uses:
-        if use.phase in ("data", "host-to-device", "post-processing"):
+        if use.phase in ("data", "host-to-device", "post-processing", "logging"):
             continue
         row = rows.setdefault(
             use.overload,

@@ -10,6 +10,7 @@ from neuron_readiness.context import Context
 from neuron_readiness.evidence import Fault, Finding, StageResult
 from neuron_readiness.recording.timing import BOUNDARY
 from neuron_readiness.run.child import ChildFailed
+from neuron_readiness.workload import path_name
 
 _AMORTISE = (10, 100, 1000, 10_000, 100_000)
 
@@ -19,18 +20,26 @@ def run(context: Context) -> StageResult:
     runs: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(dir=context.out) as folder:
         environ = context.device.cache_environment(Path(folder) / "cache")
+        path = path_name(context.pilot, context.device)
+        filled = "cache filled by the run before" if environ else "as before"
         plan = [
-            ("cold", "device", "empty persistent cache" if environ else "cache state not known"),
-            ("warm", "device", "cache filled by the run before" if environ else "as before"),
-            ("reference", "reference", "not controlled"),
+            ("cold", "device", path, "empty persistent cache" if environ else "not known"),
+            ("warm", "device", path, filled),
+            ("reference", "reference", "eager", "not controlled"),
         ]
-        for name, side, cache in plan:
+        if path != "eager":
+            plan.insert(2, ("eager", "device", "eager", "without entries of this path"))
+        for name, side, how, cache in plan:
+            arguments = {"side": side, "compiled": how != "eager"}
             try:
-                runs[name] = context.child("serve", {"side": side}, environ or {})
+                runs[name] = context.child("serve", arguments, environ or {})
             except ChildFailed as error:
                 runs[name] = {"error": str(error), "attempted": 1, "failed": 1}
-            runs[name]["cache"] = cache
-    result.facts = {"runs": runs, "boundary": BOUNDARY, "amortisation": {}}
+            runs[name] |= {"cache": cache, "path": how}
+    mixed = _mixed(context)
+    result.facts = {"runs": runs, "boundary": BOUNDARY, "path": path, "mixed_path": mixed}
+    result.facts["amortisation"] = {}
+    _path(result, context, path, mixed)
     for name, facts in runs.items():
         _say(result, name, facts)
     cold, warm = runs["cold"], runs["warm"]
@@ -47,6 +56,38 @@ def run(context: Context) -> StageResult:
     return result
 
 
+def _mixed(context: Context) -> list[str] | None:
+    """Operators that the execution path found on the host; None where it was not looked at."""
+    facts = context.earlier.get("execution", {})
+    if "host_operators" not in facts:
+        return None
+    return [entry["overload"] for entry in facts["host_operators"]]
+
+
+def _path(result: StageResult, context: Context, path: str, mixed: list[str] | None) -> None:
+    """What the figures are figures of."""
+    if mixed is None:
+        result.open("whether these times are those of the device alone", "the execution path")
+    elif mixed:
+        result.measured(
+            f"the path timed is mixed, {path} with {len(mixed)} operators on the host "
+            f"({', '.join(mixed[:5])}): these are not times of the device alone",
+            "the execution path",
+        )
+    else:
+        result.measured(f"the path timed is {path}, no operator on the host", "the execution path")
+    pilot = context.pilot
+    if pilot.trains and pilot.cases("train") and pilot.cases("requests"):
+        result.open(
+            "latency of requests", "the pilot trains, so its steps are timed; see `train_step`"
+        )
+
+
+def _few(count: int) -> str:
+    """A p99 needs a hundred values."""
+    return "" if count >= 100 else f"; of {count} values the p99 is the largest"
+
+
 def _say(result: StageResult, name: str, facts: dict[str, Any]) -> None:
     if "error" in facts:
         result.open(f"{name}: the run failed: {facts['error'].splitlines()[0]}", facts["cache"])
@@ -56,7 +97,8 @@ def _say(result: StageResult, name: str, facts: dict[str, Any]) -> None:
         f"{name}: set-up {facts['setup_s']:.3f} s, first use {facts['first_s']:.3f} s, steady p50 "
         f"{1000 * steady['p50_s']:.3f} ms, p95 {1000 * steady['p95_s']:.3f} ms, p99 "
         f"{1000 * steady['p99_s']:.3f} ms over {steady['count']}",
-        f"{facts['cache']}; {BOUNDARY}; set-up: imports, model, move to the device",
+        f"{facts['path']}; {facts['cache']}; {BOUNDARY}; set-up: imports, model, move to the "
+        "device" + _few(steady["count"]),
     )
     unit = facts["unit"]
     result.measured(
@@ -91,6 +133,16 @@ def _compare(result: StageResult, context: Context, runs: dict[str, dict[str, An
         f"{share:.0%} of it set-up",
         "computed from the measured parts of the cold run",
     )
+    eager = runs.get("eager", {})
+    if "steady" in eager:
+        gain = eager["steady"]["p50_s"] / runs["warm"]["steady"]["p50_s"]
+        once = cold["setup_s"] + cold["first_uses_s"] - eager["setup_s"] - eager["first_uses_s"]
+        result.facts["compiled_gain"] = gain
+        result.measured(
+            f"compiled, a steady {cold['unit']} is {gain:.2f} times as fast as eager, and set-up "
+            f"with all first uses from an empty cache takes {once:+.2f} s of eager's",
+            "p50 of both; capture, lowering and compilation are in the first uses",
+        )
     reference = runs["reference"]
     if "error" not in reference:
         ratio = runs["warm"]["steady"]["p50_s"] / reference["steady"]["p50_s"]

@@ -14,7 +14,7 @@ from neuron_readiness.context import Context
 from neuron_readiness.evidence import Finding, StageResult
 from neuron_readiness.pilot import Case
 from neuron_readiness.recording.timing import quantile
-from neuron_readiness.workload import PHASES, Workload
+from neuron_readiness.workload import PHASES, Workload, path_name
 
 
 class PhaseClock:
@@ -38,6 +38,8 @@ class PhaseClock:
 def run(context: Context) -> StageResult:
     result = StageResult("profile", "Profile")
     workload = context.pair[0]
+    if context.pilot.compiles is not None:  # the last stage that calls this model
+        workload.compile({"backend": context.device.compile_backend, **context.pilot.compiles})
     cases = context.pilot.operations()
     for case in cases:
         workload.request(case)
@@ -51,13 +53,17 @@ def run(context: Context) -> StageResult:
     result.facts = {
         "stages_s": stages,
         "shares": {n: s / total for n, s in stages.items()},
+        "unit": _unit(cases),
         "largest": max(stages, key=lambda n: stages[n]),
         "compile_s": context.earlier.get("shapes", {}).get("compile_seconds"),
     }
     text = ", ".join(f"{n} {s / total:.0%}" for n, s in stages.items())
+    path = path_name(context.pilot, context.device)
     result.measured(
-        f"steady {_unit(cases)}: {text}", "medians by phase, a synchronise at each boundary"
+        f"steady {_unit(cases)}: {text}",
+        f"{path}; medians by phase, a synchronise at each boundary",
     )
+    _narrative(result, context)
     compile_s = result.facts["compile_s"]
     if compile_s is None:
         result.open("time spent compiling", "see the shape ledger")
@@ -65,6 +71,37 @@ def run(context: Context) -> StageResult:
         result.measured(f"compiling all shapes once: {compile_s:.2f} s", "the shape ledger")
     _memory(result, context, workload, cases)
     return result
+
+
+def _narrative(result: StageResult, context: Context) -> None:
+    """What to change first: the largest stage, and the operator that takes most of it."""
+    largest = str(result.facts["largest"])
+    share = result.facts["shares"][largest]
+    execution = context.earlier.get("execution", {})
+    where = ""
+    if largest == "device" and execution.get("by_time"):
+        first = execution["by_time"][0]
+        where = first["line"]
+        remedy = (
+            f"{first['overload']} takes {first['share']:.0%} of the operators' time: "
+            "fewer or larger calls of it, another dtype, or a fused form"
+        )
+    elif largest == "host fallback" and execution.get("host_operators"):
+        first = max(execution["host_operators"], key=lambda e: e["share_of_time"])
+        where = first["lines"][0] if first["lines"] else ""
+        remedy = f"replace {first['overload']}, which runs on the host"
+    else:
+        remedy = _REMEDIES.get(largest, "")
+    text = f"{largest} is the largest stage, {share:.0%} of a steady {result.facts['unit']}"
+    result.findings.append(Finding(text, "note", where, remedy))
+
+
+_REMEDIES = {
+    "data": "prepare requests ahead of time, in other threads or processes",
+    "host-to-device": "move fewer and larger tensors, and move them once",
+    "post-processing": "do it on the device, or read results once and late",
+    "logging": "log less often, and read values late",
+}
 
 
 def _unit(cases: list[Case]) -> str:
@@ -83,6 +120,7 @@ def _stages(context: Context, medians: dict[str, float]) -> dict[str, float]:
         "device": device * (1 - host),
         "host fallback": device * host,
         "post-processing": medians["post-processing"],
+        "logging": medians["logging"],
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from neuron_readiness.context import Context
 from neuron_readiness.evidence import Finding, StageResult
 from neuron_readiness.recording import buckets, padding
+from neuron_readiness.workload import path_name
 
 
 def run(context: Context) -> StageResult:
@@ -29,6 +30,8 @@ def run(context: Context) -> StageResult:
     result.facts = {
         "families": len(rows),
         "requests": sum(r["cases"] for r in rows),
+        "frequencies": "equal" if _equal(context) else "given",
+        "path": path_name(context.pilot, context.device),
         "failed_families": [r["family"] for r in rows if r["error"]],
         "shapes_for_95_percent": _needed(rows, 0.95),
         "compiles": compiles if known else None,
@@ -48,6 +51,12 @@ def run(context: Context) -> StageResult:
     return result
 
 
+def _equal(context: Context) -> bool:
+    """Whether every one of several cases has the same frequency: nobody counted requests."""
+    found = [c.frequency for c in context.pilot.operations()]
+    return len(found) > 1 and len(set(found)) == 1
+
+
 def _needed(rows: list[dict[str, Any]], share: float) -> int:
     return next(
         (i + 1 for i, r in enumerate(rows) if r["cumulative_share"] >= share - 1e-12), len(rows)
@@ -62,11 +71,16 @@ def _say(result: StageResult, known: bool) -> None:
         "the pilot's requests, or batches of a training job, weighted by frequency: as "
         "representative as its list",
     )
+    if facts["frequencies"] == "equal":
+        result.open(
+            "how often production sees each shape: all cases have one frequency",
+            "give each Case the `frequency` that a log of requests shows",
+        )
     if known:
         result.measured(
             f"{facts['compiles']} compilations, {facts['compile_seconds']:.2f} s, in "
             f"{facts['families_that_compile']} families",
-            f"a fresh process, {facts['cache']}, most frequent family first",
+            f"{facts['path']}; a fresh process, {facts['cache']}, most frequent family first",
         )
     else:
         result.open("compilations by shape", "the adapter cannot list compile events")

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from neuron_readiness.run import lifeline
+
 Task = tuple[str, str, str]  # source, architecture, family
 _REUSE = 40  # architectures a process serves: what it holds of earlier ones goes with it
 _LOOK_S = 0.5
@@ -88,7 +90,7 @@ class Probe:
 
     def _command(self, answers: int) -> list[str]:
         worker = "neuron_readiness.sweep.worker"
-        return [sys.executable, "-m", worker, self._device, str(answers)]
+        return [sys.executable, "-P", "-m", worker, self._device, str(answers)]
 
     def _lost(
         self, task: Task, row: dict[str, Any], started: float, outcome: str, why: str
@@ -124,10 +126,7 @@ class Probe:
         """Ends the process and everything it started."""
         if self._process is None:
             return
-        try:
-            os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        lifeline.kill_tree(self._process.pid)
         self._process.wait()
         os.close(self._read)
         try:

@@ -100,7 +100,8 @@ def first_to_fix(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         causes = {("runs on the host", name) for name in row.get("host_operators") or []}
         causes |= {("graph break", _kind(text)) for text in row.get("break_reasons") or []}
         for column, text in (row.get("errors") or {}).items():
-            if column != "loads":  # the architecture's or the recipe's, not the device's
+            # What does not load, or a lost machine, is no matter of the device.
+            if column not in ("loads", "cluster"):
                 causes.add((f"{column} fails", _kind(text)))
         for cause in causes:
             operators[cause] += 1
@@ -118,5 +119,5 @@ def _kind(text: str) -> str:
 
 
 def outcomes(rows: list[dict[str, Any]]) -> dict[str, int]:
-    """How the processes ended: done, timed out, crashed."""
+    """How the processes ended: done, timed out, crashed, lost with a machine of the cluster."""
     return dict(Counter(r.get("outcome", "done") for r in rows))

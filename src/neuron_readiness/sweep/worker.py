@@ -10,12 +10,13 @@ from typing import Any
 
 from neuron_readiness.adapters import adapter_for
 from neuron_readiness.evidence import jsonable
-from neuron_readiness.run import guard
+from neuron_readiness.run import guard, lifeline
 
 
 def main(argv: list[str]) -> int:
     """``argv``: device, file descriptor for the answers. A JSON line in; out, the row so far when a
     column begins (``at``), and at last the whole row with ``outcome``."""
+    lifeline.end_with_parent()
     device, fd = argv[0], int(argv[1])
     guard.install(allow_network=False)
     warnings.simplefilter("ignore")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import types
 from typing import Any
 
 import pytest
 
-from neuron_readiness.sweep import cluster, pool
+from neuron_readiness.sweep import pool
 
 # Answers as the real worker does, and misbehaves by name.
 WORKER = """
@@ -75,54 +74,3 @@ def test_every_task_gets_a_row_from_several_workers(monkeypatch: pytest.MonkeyPa
     pool.run(tasks("a", "dies", "b", "c", "d"), "cpu", 2, 20.0, rows.append)
     assert sorted(r["name"] for r in rows) == ["a", "b", "c", "d", "dies"]
     assert sum(r["outcome"] == "crashed" for r in rows) == 1
-
-
-class FakeRay(types.ModuleType):
-    """As much of Ray's interface as the cluster uses, in this process."""
-
-    def __init__(self) -> None:
-        super().__init__("ray")
-        self.started = False
-
-    def is_initialized(self) -> bool:
-        return self.started
-
-    def init(self, **_: Any) -> None:
-        self.started = True
-
-    def remote(self, cls: Any) -> Any:
-        class Actor:
-            def __init__(self, *args: Any) -> None:
-                self._real = cls(*args)
-
-            def __getattr__(self, name: str) -> Any:
-                method = getattr(self._real, name)
-                return types.SimpleNamespace(remote=lambda *a: _Reference(method(*a)))
-
-        return types.SimpleNamespace(remote=Actor)
-
-    def wait(self, references: list[Any], num_returns: int) -> tuple[list[Any], list[Any]]:
-        return references[:num_returns], references[num_returns:]
-
-    def get(self, reference: Any) -> Any:
-        many = isinstance(reference, list)
-        return [r.value for r in reference] if many else reference.value
-
-
-class _Reference:
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-
-def test_a_cluster_runs_the_same_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", FakeRay())
-    monkeypatch.setattr(cluster, "Probe", Scripted)
-    rows: list[dict[str, Any]] = []
-    cluster.run(tasks("a", "b", "c"), "cpu", 2, 20.0, rows.append)
-    assert sorted(r["name"] for r in rows) == ["a", "b", "c"]
-
-
-def test_without_ray_the_message_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(cluster.NoRay, match="--ray needs the package ray"):
-        cluster.run(tasks("a"), "cpu", 1, 1.0, print)
