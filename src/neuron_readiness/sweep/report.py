@@ -19,13 +19,20 @@ def build(rows: list[dict[str, Any]], device: str, weights: dict[str, float], **
         "device": device,
         "tried": len(rows),
         "outcomes": results.outcomes(rows),
+        "aims": results.aims(rows),
         "columns": results.summary(rows, weights),
         "families": results.by_family(rows),
         "first_to_fix": results.first_to_fix(rows),
         "graph_breaks": sum(bool(r.get("graph_breaks")) for r in rows),
-        "unstable": sorted(r["name"] for r in rows if (r.get("reference_moves") or 0) > 1),
+        "unstable": _beyond(rows, "reference_moves", "reference_gradients_move"),
+        "captured_otherwise": _beyond(rows, "capture_moves"),
         **more,
     }
+
+
+def _beyond(rows: list[dict[str, Any]], *columns: str) -> list[str]:
+    """Architectures that are more than a tolerance away in one of the columns."""
+    return sorted(r["name"] for r in rows if any(float(r.get(c) or 0) > 1 for c in columns))
 
 
 def write(folder: Path, rows: list[dict[str, Any]], result: dict[str, Any]) -> None:
@@ -63,6 +70,8 @@ def markdown(result: dict[str, Any]) -> str:
         f"Processes: {ends}. Reduced configurations, random weights; every column has its own "
         "denominator.",
         "",
+        *[_aim(aim) for aim in result["aims"]],
+        "",
         "| column | passed | of | denominator | by downloads |",
         "|---|---|---|---|---|",
     ]
@@ -75,6 +84,7 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         f"{result['graph_breaks']} architectures have graph breaks.",
         *(_unstable(result["unstable"]) if result["unstable"] else []),
+        *(_captured_otherwise(result["captured_otherwise"])),
         "",
         "What to fix first:",
         "",
@@ -87,6 +97,26 @@ def markdown(result: dict[str, Any]) -> str:
             f"| {row['models']} | {row['what']} | {cause} | {', '.join(row['examples'][:3])} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _aim(aim: dict[str, Any]) -> str:
+    of = aim["of"]
+    share = f", {(aim['passed'] + aim['excused']) / of:.1%} in all" if of else ""
+    return (
+        f"- Of {of} architectures that run on the CPU, {aim['passed']} {aim['aim']}; of "
+        f"{aim['excused']} others {aim['excuse']}{share} (aim: {aim['least']:.0%})."
+    )
+
+
+def _captured_otherwise(names: list[str]) -> list[str]:
+    if not names:
+        return []
+    return [
+        "",
+        "As Dynamo captures them, these compute something else with PyTorch's own kernels on the "
+        "CPU too, and are compared with that where compiled: "
+        f"{', '.join(names)}.",
+    ]
 
 
 def _unstable(names: list[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ COLUMNS: dict[str, str | None] = {
     "backward": "trainable",
     "backward_agrees": "backward",
     "compiles": "loads",
+    "fullgraph": "loads",
     "compiled_agrees": "compiles",
     "on_device": "forward",
 }
@@ -80,6 +82,59 @@ def _passes(row: dict[str, Any], column: str | None) -> bool:
     return column is None or row.get(column) is True
 
 
+# Reasons of Dynamo that are the model's own: Python that depends on what a tensor holds.
+_DATA = re.compile(r"data[- ]?dependent|dynamic shape operator|tensor\.item\(\)", re.IGNORECASE)
+
+
+def aims(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The two figures that a backend is judged by, of the architectures that run on the CPU:
+    ``passed``, ``of``, and ``excused`` where the model itself is the reason that it does not."""
+    runs = [r for r in rows if r.get("loads") is True]
+    return [
+        {
+            "aim": "forward and backward entirely on the device, and agree",
+            "passed": sum(_right(r) for r in runs),
+            "excused": sum(not _right(r) and _right(_without_unstable(r)) for r in runs),
+            "excuse": "the reference itself moves as far under rounding or among equals",
+            "of": len(runs),
+            "least": 0.95,
+        },
+        {
+            "aim": "compile as one graph",
+            "passed": sum(r.get("fullgraph") is True for r in runs),
+            "excused": sum(_data_dependent(r) for r in runs),
+            "excuse": "the model's own Python depends on data",
+            "of": len(runs),
+            "least": 0.90,
+        },
+    ]
+
+
+def _right(row: dict[str, Any]) -> bool:
+    forward = all(row.get(c) is True for c in ("forward", "agrees", "on_device"))
+    backward = all(row.get(c) is True for c in ("backward", "backward_agrees"))
+    return forward and (backward or row.get("trainable") is False)
+
+
+def _without_unstable(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with disagreement forgiven where the reference moves as far."""
+    outputs = (row.get("reference_moves") or 0) > 1
+    gradients = outputs or (row.get("reference_gradients_move") or 0) > 1
+    changed = {"agrees": True} if outputs and row.get("forward") else {}
+    if gradients and row.get("backward"):
+        changed["backward_agrees"] = True
+    return {**row, **changed}
+
+
+def _data_dependent(row: dict[str, Any]) -> bool:
+    """Whether every reason that it is not one graph is data-dependent Python, and PyTorch's own
+    capture on the CPU stops there too (where it was asked)."""
+    if row.get("fullgraph") is not False or row.get("reference_captures") is True:
+        return False
+    reasons = row.get("break_reasons") or [(row.get("errors") or {}).get("fullgraph", "")]
+    return all(_DATA.search(reason) for reason in reasons)
+
+
 def by_family(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Per source and family: counts of each column with its denominator."""
     groups: dict[Key, list[dict[str, Any]]] = defaultdict(list)
@@ -100,8 +155,8 @@ def first_to_fix(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         causes = {("runs on the host", name) for name in row.get("host_operators") or []}
         causes |= {("graph break", _kind(text)) for text in row.get("break_reasons") or []}
         for column, text in (row.get("errors") or {}).items():
-            # What does not load, or a lost machine, is no matter of the device.
-            if column not in ("loads", "cluster"):
+            # What does not load, or a lost machine, is no matter of the device; breaks have reasons.
+            if column not in ("loads", "cluster", "fullgraph"):
                 causes.add((f"{column} fails", _kind(text)))
         for cause in causes:
             operators[cause] += 1

@@ -36,6 +36,8 @@ class Net(torch.nn.Module):
         if self.mode == "breaks":
             torch._dynamo.graph_break()
             y = y * 2
+        if self.mode == "captured" and torch.compiler.is_compiling():
+            y = y + 1
         return {"y": y if self.mode != "ids" else y.argmax(-1)}
 
 
@@ -73,6 +75,7 @@ def test_what_hangs_on_the_order_of_equal_scores_is_told(monkeypatch: pytest.Mon
     assert row_of(monkeypatch, "wrong")["reference_moves"] < 1
     row = row_of(monkeypatch, "ties")
     assert row["agrees"] is False and row["reference_moves"] > 1
+    assert row["backward_agrees"] is False and row["reference_gradients_move"] > 1
 
 
 def test_an_error_on_the_device_keeps_the_other_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,6 +88,17 @@ def test_an_error_on_the_device_keeps_the_other_columns(monkeypatch: pytest.Monk
 def test_graph_breaks_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     row = row_of(monkeypatch, "breaks")
     assert row["compiles"] and row["graph_breaks"] == 1
+    assert row["fullgraph"] is False and row["reference_captures"] is False
+    assert "graph_break" in row["errors"]["fullgraph"]
+
+
+def test_what_computes_otherwise_when_captured_is_compared_with_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = row_of(monkeypatch, "captured")
+    assert row["fullgraph"] and row["compiled_agrees"] and row["capture_moves"] > 1
+    wrong = row_of(monkeypatch, "wrong")
+    assert wrong["compiled_agrees"] is False and wrong["capture_moves"] < 1
 
 
 def test_what_cannot_be_trained_or_built_counts_nowhere_else(

@@ -39,6 +39,31 @@ def test_weights_by_downloads() -> None:
     assert results.summary(ROWS, {})[0]["weighted"] is None
 
 
+def test_both_aims_say_what_passed_and_what_the_model_itself_prevents() -> None:
+    right = dict.fromkeys(
+        ("loads", "forward", "agrees", "backward", "backward_agrees", "on_device", "fullgraph"),
+        True,
+    )
+    rows = [
+        row("right", **right),
+        row("no gradient", **{**right, "backward": None, "trainable": False}),
+        row("unstable", **{**right, "agrees": False, "reference_moves": 40.0, "fullgraph": False}),
+        row("unstable gradient", **{**right, "backward_agrees": False, "fullgraph": False},
+            reference_gradients_move=2.0, break_reasons=["Dynamic shape operator"]),
+        row("wrong", **{**right, "agrees": False, "fullgraph": False}, reference_moves=0.1,
+            break_reasons=["Data dependent operator", "Attempted to wrap RNN, GRU, or LSTM"]),
+        row("ours", **{**right, "on_device": False, "fullgraph": False}, reference_captures=True,
+            break_reasons=["Data dependent operator"]),
+        row("does not load", loads=False),
+    ]  # fmt: skip
+    device, graph = results.aims(rows)
+    assert (device["passed"], device["excused"], device["of"]) == (2, 2, 6)
+    assert (graph["passed"], graph["excused"], graph["of"]) == (2, 1, 6)
+    text = report.markdown(report.build(rows, "cpu", {}))
+    assert "Of 6 architectures that run on the CPU, 2 forward and backward entirely on" in text
+    assert "66.7% in all (aim: 95%)" in text and "50.0% in all (aim: 90%)" in text
+
+
 def test_what_to_fix_first_is_ranked_by_models_affected() -> None:
     more = [row("f", errors={"forward": "E: no rule for size 9"}), row("g", host_operators=["x"])]
     ranked = results.first_to_fix([*ROWS, *more])
