@@ -57,8 +57,8 @@ def main(options: argparse.Namespace) -> int:
         print(f"{source}: {reason}", file=sys.stderr)
     if options.name:
         tasks = [t for t in tasks if t[1] in options.name]
-    if options.sample:
-        tasks = choose.stratified(tasks, options.sample)
+    # Stratified even where all are asked, so that what has run by any time is a sample.
+    tasks = choose.stratified(tasks, options.sample or len(tasks))
     if not tasks:
         print("no architecture to try", file=sys.stderr)
         return exits.USAGE

@@ -6,6 +6,7 @@ no table would stay true. The caller rebuilds through the class, whose own check
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import Any
 
@@ -15,7 +16,7 @@ _LAYERS = 2
 
 _WIDTH = re.compile(
     r"hidden_size|hidden_dim|embed|(^|_)dim($|_)|dims$|d_model|d_ff|ffn|intermediate|inner|channels"
-    r"|width|n_embd|lora_rank|d_kv|conv_dim|hidden_sizes|projection|mlp_size|state_size"
+    r"|width|n_embd|lora_rank|d_kv|conv_dim|hidden_sizes|projection|mlp_size|state_size|upsample_groups"
 )
 _NOT_WIDTH = re.compile(
     r"num_|n_head|heads|layers|position|vocab|patch|kernel|stride|num_channels|in_channels"
@@ -24,6 +25,10 @@ _NOT_WIDTH = re.compile(
 _DEPTH = re.compile(
     r"num_hidden_layers|num_layers|n_layers?$|encoder_layers$|decoder_layers$|^depth$|num_blocks"
     r"|num_(en|de)coder_layers|.*_num_hidden_layers|num_decoder_layers|entity_depth|n_layer"
+)
+_HEADS = re.compile(
+    r"(.*_)?(num_(attention_|key_value_|kv_|query_|mamba_|ssm_)?heads|n_heads?|n_kv_heads"
+    r"|attention_heads|num_(key|value)_heads)"
 )
 _EXPERTS = re.compile(r"num_(local_)?experts$|n_routed_experts|moe_num_experts|num_expert$")
 _TOP = re.compile(r"num_experts_per_tok|moe_topk|moe_top_k|top_k_experts|experts_per_token")
@@ -40,9 +45,15 @@ _MISSING: dict[str, Any] = {
     "num_key_value_heads": 4,
     "head_dim": 16,
     "rope_theta": 10000.0,
+    "dropout": 0.0,
     "dropout_rate": 0.0,
     "pad_token_id": 0,
+    "num_experts_per_tok": 2,
+    "prediction_length": 4,
+    "shared_expert_intermediate_size": 128,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
 }
+_ABSENT = re.compile(r"'(\w+)' object has no attribute '(\w+)'")
 
 
 def filled(config: dict[str, Any]) -> dict[str, Any]:
@@ -56,17 +67,62 @@ def filled(config: dict[str, Any]) -> dict[str, Any]:
     return whole
 
 
+def mend(config: Any, error: Exception) -> bool:
+    """Gives a configuration object, or the part of it that ``error`` names, the entry that its
+    class lacks and its model reads. False where no value is known for it."""
+    found = _ABSENT.search(str(error)) if isinstance(error, AttributeError) else None
+    if found is None or found[2] not in _MISSING:
+        return False
+    parts = [config, *(v for k, v in vars(config).items() if k.endswith("config"))]
+    lacking = [p for p in parts if type(p).__name__ == found[1] and not hasattr(p, found[2])]
+    for part in lacking:
+        value = _MISSING[found[2]]
+        if found[2] == "num_key_value_heads":  # each its own, where nothing is said
+            value = getattr(part, "num_attention_heads", value)
+        setattr(part, found[2], value)
+    return bool(lacking)
+
+
 def _is_part(key: str, value: dict[str, Any]) -> bool:
     """Whether an entry is the configuration of a part of the model."""
     return key.endswith("config") or "model_type" in value
 
 
-def shrink(config: dict[str, Any], divisor: int, *, keep_depth: bool = False) -> dict[str, Any]:
-    """A reduced copy. ``divisor`` divides every width by one number, so that the ratios between
-    widths and the counts of heads stay what the architecture wants. ``keep_depth`` leaves the
-    layers, for an architecture that picks some of them by number."""
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How a configuration is reduced. ``divisor`` divides every width by one number, so that the
+    ratios between widths stay what the architecture wants. Heads keep their number and become
+    smaller; with ``fewer_heads`` they keep their size and become fewer, for an architecture with
+    constants of that size. ``keep_depth`` leaves the layers, for one that picks some by number.
+    ``fill`` gives values to what is None and needed."""
+
+    divisor: int
+    fewer_heads: bool = False
+    keep_depth: bool = False
+    fill: bool = False
+
+    def __str__(self) -> str:
+        words = {
+            "fewer_heads": "fewer heads",
+            "keep_depth": "all layers",
+            "fill": "defaults filled",
+        }
+        more = [word for field, word in words.items() if getattr(self, field)]
+        return ", ".join([f"1/{self.divisor}", *more])
+
+
+def reduced(config: dict[str, Any], plan: Plan) -> dict[str, Any]:
+    """A copy of a configuration as ``plan`` says."""
+    small = shrink(config, plan.divisor, keep_depth=plan.keep_depth, fewer_heads=plan.fewer_heads)
+    return filled(small) if plan.fill else small
+
+
+def shrink(
+    config: dict[str, Any], divisor: int, *, keep_depth: bool = False, fewer_heads: bool = False
+) -> dict[str, Any]:
+    """A reduced copy; see ``Plan``."""
     reduced = {
-        key: _entry(key, value, divisor, keep_depth)
+        key: _entry(key, value, divisor, keep_depth, fewer_heads)
         for key, value in config.items()
         if keep_depth or key not in _DERIVED
     }
@@ -77,17 +133,23 @@ def shrink(config: dict[str, Any], divisor: int, *, keep_depth: bool = False) ->
     return reduced
 
 
-def _entry(key: str, value: Any, divisor: int, keep_depth: bool) -> Any:
+def _entry(key: str, value: Any, divisor: int, keep_depth: bool, fewer_heads: bool) -> Any:
     if isinstance(value, dict):
         if value and all(str(k).isdigit() for k in value):  # by the number of the layer
             return {k: v for k, v in value.items() if keep_depth or int(k) < _LAYERS}
         if _is_part(key, value):
-            return shrink(value, divisor, keep_depth=keep_depth)
+            return shrink(value, divisor, keep_depth=keep_depth, fewer_heads=fewer_heads)
         sections = value.get("mrope_section")
-        return {**value, "mrope_section": _split(sections, divisor)} if sections else value
+        if sections and not fewer_heads:
+            return {**value, "mrope_section": _split(sections, divisor)}
+        return value
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):
+        if fewer_heads and key.endswith("head_dim"):
+            return value
+        if fewer_heads and _HEADS.fullmatch(key):
+            return max(1, value // divisor)
         deep = keep_depth and _DEPTH.fullmatch(key)
         return value if deep else _number(key, value, divisor)
     if isinstance(value, (list, tuple)) and value and all(type(v) is int for v in value):
@@ -106,7 +168,7 @@ def _split(sections: list[int], divisor: int) -> list[int]:
 
 
 def _number(key: str, value: int, divisor: int) -> int:
-    if key.endswith("vocab_size"):
+    if "vocab" in key:
         return min(value, VOCABULARY)
     if _EXPERTS.search(key):
         return min(value, 4)
@@ -116,6 +178,8 @@ def _number(key: str, value: int, divisor: int) -> int:
         return min(value, 1)
     if _DEPTH.fullmatch(key):
         return min(value, _LAYERS)
+    if key in ("num_queries", "num_latents"):
+        return min(value, 8)
     if key in ("max_position_embeddings", "n_positions", "max_source_positions", "max_length"):
         return min(value, 512)
     if key.endswith("head_dim") or (_WIDTH.search(key) and not _NOT_WIDTH.search(key)):

@@ -6,7 +6,7 @@ import dataclasses
 import importlib
 from typing import Any, Protocol
 
-NAMES = ("transformers", "timm", "diffusers")
+NAMES = ("transformers", "causal_lm", "timm", "diffusers")
 
 
 @dataclasses.dataclass

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import inspect
 import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from neuron_readiness.sweep.recipes import candidates
-from neuron_readiness.sweep.shrink import DIVISORS, filled, shrink
+from neuron_readiness.sweep.shrink import DIVISORS, Plan, mend, reduced
 from neuron_readiness.sweep.sources import Built, CannotBuild
 from neuron_readiness.sweep.sources.torchvision_shim import why_not
 
+Inputs = Callable[[Any, Any], Iterator[tuple[str, dict[str, Any]]]]
+
 _MOST_PARAMETERS = 150_000_000
+_MOST_MENDS = 5
+_PLANS = [
+    *(Plan(*p) for p in itertools.product(DIVISORS, (False, True), (False, True))),
+    *(Plan(DIVISORS[0], fewer, fill=True) for fewer in (False, True)),
+]
 # The mappings that a class is looked for in, the bare model first.
 _MAPPINGS = (
     "MODEL_MAPPING",
@@ -31,50 +41,56 @@ def available() -> str | None:
 
 
 def names() -> list[tuple[str, str]]:
-    """Every model type whose configuration has a model; the family is its main mapping's task."""
+    """Every model type; the family is its main mapping's task, or "component" for the parts of
+    other models (towers, decoders, codecs), which no mapping has."""
     from transformers.models.auto import configuration_auto, modeling_auto
 
-    families: dict[str, str] = {}
+    families = dict.fromkeys(modeling_auto.MODEL_MAPPING_NAMES, "other")
     for mapping in dir(modeling_auto):
         if mapping.endswith("_MAPPING_NAMES") and mapping.startswith("MODEL_FOR_"):
             task = mapping.removeprefix("MODEL_FOR_").removesuffix("_MAPPING_NAMES").lower()
             for name in getattr(modeling_auto, mapping):
-                families.setdefault(name, task)
-    mapped = set(modeling_auto.MODEL_MAPPING_NAMES) | set(families)
-    known = set(configuration_auto.CONFIG_MAPPING_NAMES)
-    return sorted((name, families.get(name, "other")) for name in mapped & known)
+                if families.get(name, "other") == "other":
+                    families[name] = task
+    known = configuration_auto.CONFIG_MAPPING_NAMES
+    return sorted((name, families.get(name, "component")) for name in known)
 
 
 def build(name: str) -> Built:
-    import torch
     from transformers import CONFIG_MAPPING
 
     config_class = CONFIG_MAPPING[name]
-    model_class = _model_class(config_class)
-    first: Exception | None = None  # the reduction that is tried first says most
-    plans = [*itertools.product(DIVISORS, (False, True), (False,)), (DIVISORS[0], False, True)]
-    for divisor, keep_depth, fill in plans:
+    return reduced_model(config_class, _model_class(config_class), candidates)
+
+
+def reduced_model(config_class: Any, model_class: Any, inputs: Inputs) -> Built:
+    """The first reduction of the default configuration that ``model_class`` can be built from and
+    that runs on one of the ``inputs`` of model and configuration.
+
+    Raises:
+        CannotBuild: none does; with the error of the first reduction, which says most.
+    """
+    import torch
+
+    first: Exception | None = None
+    for plan in _PLANS:
         try:
-            config = _config(config_class, divisor, keep_depth, fill)
-            count = _parameters(model_class, config)
-            if count > _MOST_PARAMETERS:
-                raise CannotBuild(f"{count} parameters with widths divided by {divisor}")
+            config, count, mended = _configured(config_class, model_class, plan)
             torch.manual_seed(0)
             model = model_class(config).float().eval()
         except Exception as error:  # another reduction may be what this architecture allows
             first = first or error
             continue
-        for recipe, kwargs in candidates(model, config):
+        for recipe, kwargs in inputs(model, config):
             try:
                 with torch.no_grad():
                     model(**copy.deepcopy(kwargs))
             except Exception as error:
                 first = first or error
                 continue
-            more = ", all layers" if keep_depth else ", defaults filled in" if fill else ""
-            reduction = f"1/{divisor}{more}"
+            reduction = f"{plan}, absent entries given" if mended else str(plan)
             return Built(model, kwargs, model_class.__name__, recipe, reduction, count)
-    first = first or CannotBuild(f"no inputs are known for {model_class.__name__}")
+        first = first or CannotBuild(f"no inputs are known for {model_class.__name__}")
     raise CannotBuild(f"{type(first).__name__}: {str(first).strip()[:300]}") from first
 
 
@@ -92,15 +108,68 @@ def _model_class(config_class: Any) -> Any:
             if config_class in table:
                 found = table[config_class]
                 return found[0] if isinstance(found, tuple) else found
-    raise CannotBuild(f"no model class takes {config_class.__name__}")
+    return _component_class(config_class)
 
 
-def _config(config_class: Any, divisor: int, keep_depth: bool, fill: bool) -> Any:
-    entries = shrink(config_class().to_dict(), divisor, keep_depth=keep_depth)
-    entries = filled(entries) if fill else entries
+def _component_class(config_class: Any) -> Any:
+    """The model of a part that no mapping has: the class of its module that takes the
+    configuration, a bare model before one with a head."""
+    from transformers import PreTrainedModel
+
+    module = config_class.__module__.replace(".configuration_", ".modeling_")
+    found = [
+        cls
+        for cls in vars(importlib.import_module(module)).values()
+        if inspect.isclass(cls)
+        and issubclass(cls, PreTrainedModel)
+        and _takes(cls) is config_class
+        and cls.forward is not PreTrainedModel.forward
+        and not cls.__name__.endswith("PreTrainedModel")
+    ]
+    if not found:
+        raise CannotBuild(f"no model class takes {config_class.__name__}")
+    return min(found, key=lambda cls: ("For" in cls.__name__, not cls.__name__.endswith("Model")))
+
+
+def _takes(model_class: Any) -> Any:
+    """The configuration class of a model: its own, or what its constructor says."""
+    annotated = inspect.signature(model_class.__init__).parameters.get("config")
+    if annotated is not None and inspect.isclass(annotated.annotation):
+        return annotated.annotation
+    if annotated is not None and isinstance(annotated.annotation, str):
+        module = inspect.getmodule(model_class)
+        return getattr(module, annotated.annotation, model_class.config_class)
+    return model_class.config_class
+
+
+def _config(config_class: Any, plan: Plan) -> Any:
+    entries = reduced(config_class().to_dict(), plan)
     for key in ("transformers_version", "model_type", "architectures"):
         entries.pop(key, None)
     return config_class(**entries)
+
+
+def _configured(config_class: Any, model_class: Any, plan: Plan) -> tuple[Any, int, bool]:
+    """A reduced configuration, the parameters of its model, and whether it lacked entries.
+
+    Raises:
+        CannotBuild: the model has too many parameters.
+    """
+    config = _config(config_class, plan)
+    mended = False
+    for _ in range(_MOST_MENDS):
+        try:
+            count = _parameters(model_class, config)
+            break
+        except AttributeError as error:
+            if not mend(config, error):
+                raise
+            mended = True
+    else:
+        raise CannotBuild(f"{config_class.__name__} lacks more than {_MOST_MENDS} entries")
+    if count > _MOST_PARAMETERS:
+        raise CannotBuild(f"{count} parameters with widths divided by {plan.divisor}")
+    return config, count, mended
 
 
 def _parameters(model_class: Any, config: Any) -> int:
