@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -58,18 +59,18 @@ class _Known:
             return None
         return self.random(1, int(channels), height, width)
 
-    def patch_values(self, *, temporal: bool) -> int:
+    def patch_values(self, frames: int = 1) -> int:
         """Values of a patch."""
         channels = int(self.first("in_channels", "in_chans", "num_channels") or 3)
         patch = self.first("patch_size") or 14
         patch = int(patch[-1] if isinstance(patch, (list, tuple)) else patch)
-        frames = int(self.first("temporal_patch_size") or 1) if temporal else 1
         return channels * patch**2 * frames
 
-    def grid(self) -> Inputs:
+    def grid(self, frames: int | None = None) -> Inputs:
         """One image of any size as (patches, values of a patch), with its grid."""
         side = _PATCHES * int(self.first("spatial_merge_size") or 1)
-        values = self.random(side * side, self.patch_values(temporal=True))
+        frames = frames or int(self.first("temporal_patch_size") or 1)
+        values = self.random(side * side, self.patch_values(frames))
         return {"pixel_values": values, "grid_thw": torch.tensor([[1, side, side]])}
 
     def features(self) -> list[tuple[int, ...]]:
@@ -184,7 +185,7 @@ def _bases(known: _Known, takes: Mapping[str, Any]) -> Iterator[tuple[str, Input
     yield from _vision(known, takes)
     yield from _series(known, takes)
     yield from _audio(known, takes)
-    width = known.first("hidden_size")
+    width = known.first("hidden_size", "d_model")
     for key in ("hidden_states", "inputs_embeds", "query_embeds", "inputs", "x"):
         if key in takes and isinstance(width, int):
             yield key.replace("_", " "), {key: known.random(1, _TOKENS, width)}
@@ -197,19 +198,25 @@ def _bases(known: _Known, takes: Mapping[str, Any]) -> Iterator[tuple[str, Input
 
 def _vision(known: _Known, takes: Mapping[str, Any]) -> Iterator[tuple[str, Inputs]]:
     pixels = known.pixels
-    if "grid_thw" in takes:
-        grid = known.grid()
-        yield "patches", {next(iter(takes)): grid["pixel_values"], "grid_thw": grid["grid_thw"]}
-    if "image_grid_thw" in takes and "pixel_values" in takes and "input_ids" not in takes:
-        grid = known.grid()
-        yield "patches", {"pixel_values": grid["pixel_values"], "image_grid_thw": grid["grid_thw"]}
+    grid_name = next((n for n in ("grid_thw", "image_grid_thw", "grid_thws") if n in takes), None)
+    if grid_name is not None and "input_ids" not in takes:
+        name = next(iter(takes))
+        for frames in (None, 2):
+            grid = known.grid(frames)
+            values = grid["pixel_values"]
+            yield "patches", {name: values, grid_name: grid["grid_thw"]}
+        images = values.reshape(len(values), 2, -1)[:, 0]
+        if pixels is not None and images.shape[1] % pixels.shape[1] == 0:
+            edge = math.isqrt(images.shape[1] // pixels.shape[1])
+            images = images.reshape(-1, pixels.shape[1], edge, edge)
+            yield "patches as images", {name: images, grid_name: grid["grid_thw"]}
     if "pixel_values" in takes and pixels is not None:
         yield "pixels", {"pixel_values": pixels}
         for size in (128, 224, 256):  # a stem that halves often, or a size that is fixed
             larger = known.random(*pixels.shape[:-2], size, size)
             yield f"pixels {size}", {"pixel_values": larger}
         yield "pair of images", {"pixel_values": torch.stack([pixels, pixels], dim=1)}
-        rows = known.random(1, _PATCHES**2, known.patch_values(temporal=False))
+        rows = known.random(1, _PATCHES**2, known.patch_values())
         yield "rows of patches", {"pixel_values": rows}
         text = {"input_ids": known.ids} if "input_ids" in takes else {}
         if text:
@@ -218,8 +225,8 @@ def _vision(known: _Known, takes: Mapping[str, Any]) -> Iterator[tuple[str, Inpu
         if key in takes and pixels is not None:
             yield "frames", {key: _frames(known, pixels)}
     if "flattened_patches" in takes:
-        width = 2 + known.patch_values(temporal=False)
-        rows = torch.cat([torch.ones(1, 16, 2), known.random(1, 16, width - 2)], -1)
+        width = int(known.first("patch_embed_hidden_size") or known.patch_values())
+        rows = torch.cat([torch.ones(1, 16, 2), known.random(1, 16, width)], -1)
         yield (
             "flattened patches",
             {"flattened_patches": rows, "decoder_input_ids": known.ids[:, :4]},
@@ -332,13 +339,15 @@ def _argument(name: str, inputs: Inputs, known: _Known) -> Any:
         return torch.ones(features.shape[0], max(features.shape[-2:]), dtype=torch.int64)
     if features is not None and name in ("feature_lens", "input_lengths"):
         return torch.tensor([max(features.shape[-2:])])
-    if name == "input_values" and "input_ids" in inputs:
+    if name == "use_cache":
+        return False
+    if name == "input_values":
         return known.random(1, 1, 4000)
     if name == "padding_mask" and "input_values" in inputs:
         return torch.ones(1, inputs["input_values"].shape[-1], dtype=torch.int64)
     if name == "decoder_input_ids" and "input_ids" not in inputs:
         return known.ids[:, :4]
-    if name == "input_ids":
+    if name in ("input_ids", "qformer_input_ids"):
         return known.ids
     if pixels is not None:
         return _about_pixels(name, pixels, known)
@@ -364,6 +373,9 @@ def _about_pixels(name: str, pixels: torch.Tensor, known: _Known) -> Any:
         }
         return by_name.get(name)
     height, width = pixels.shape[-2:]
+    patch = known.first("patch_size")
+    if name in ("spatial_shapes", "target_sizes", "tgt_sizes") and isinstance(patch, int):
+        return torch.tensor([[height // patch, width // patch]])
     if name in ("pixel_mask", "pixel_attention_mask") and pixels.dim() >= 4:
         lead = pixels.shape[:1] if pixels.dim() == 4 else pixels.shape[:2]
         return torch.ones(*lead, height, width, dtype=torch.int64)

@@ -16,7 +16,7 @@ _LAYERS = 2
 
 _WIDTH = re.compile(
     r"hidden_size|hidden_dim|embed|(^|_)dim($|_)|dims$|d_model|d_ff|ffn|intermediate|inner|channels"
-    r"|width|n_embd|lora_rank|d_kv|conv_dim|hidden_sizes|projection|mlp_size|state_size|upsample_groups"
+    r"|width|n_embd|lora_rank|d_kv|conv_dim|hidden_sizes|projection|mlp_size|state_size|upsample_groups|d_latents"
 )
 _NOT_WIDTH = re.compile(
     r"num_|n_head|heads|layers|position|vocab|patch|kernel|stride|num_channels|in_channels"
@@ -27,7 +27,7 @@ _DEPTH = re.compile(
     r"|num_(en|de)coder_layers|.*_num_hidden_layers|num_decoder_layers|entity_depth|n_layer"
 )
 _HEADS = re.compile(
-    r"(.*_)?(num_(attention_|key_value_|kv_|query_|mamba_|ssm_)?heads|n_heads?|n_kv_heads"
+    r"(.*_)?(num_(attention_|key_value_|kv_|query_|mamba_|ssm_)?heads|n(_mamba)?_heads?|n_kv_heads"
     r"|attention_heads|num_(key|value)_heads)"
 )
 _EXPERTS = re.compile(r"num_(local_)?experts$|n_routed_experts|moe_num_experts|num_expert$")
@@ -49,7 +49,10 @@ _MISSING: dict[str, Any] = {
     "dropout_rate": 0.0,
     "pad_token_id": 0,
     "num_experts_per_tok": 2,
-    "prediction_length": 4,
+    "prediction_length": 16,
+    "image_token_id": VOCABULARY - 1,
+    "layerdrop": 0.0,
+    "default_language": "en_XX",
     "shared_expert_intermediate_size": 128,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
 }
@@ -193,26 +196,32 @@ def _divided(value: int, divisor: int) -> int:
 
 def _layer_kinds(config: dict[str, Any]) -> None:
     """As many layers as it takes to meet each kind once, at least two."""
-    kinds = config.get("layer_types")
-    if not isinstance(kinds, (list, tuple)) or not kinds:
+    name = next((k for k in ("layer_types", "layers_block_type") if config.get(k)), None)
+    kinds = config.get(name) if name is not None else None
+    if name is None or not isinstance(kinds, (list, tuple)):
         return
     kept = list(dict.fromkeys(kinds))
     while len(kept) < _LAYERS:
         kept.append(kept[-1])
-    config["layer_types"] = kept
+    config[name] = kept
     for key in ("num_hidden_layers", "n_layer", "num_layers"):
         if key in config:
             config[key] = len(kept)
     for key, value in config.items():  # further tables with an entry a layer
         same = isinstance(value, (list, tuple)) and len(value) == len(kinds)
-        if same and key != "layer_types":
+        if same and key != name:
             config[key] = list(value)[: len(kept)]
 
 
 def _images(config: dict[str, Any]) -> None:
-    """Four patches a side."""
+    """Four patches a side; sixteen in windows of two where attention goes by windows, so that there
+    is a window after three halvings."""
     size, patch = config.get("image_size"), config.get("patch_size")
-    if isinstance(size, int) and isinstance(patch, int) and size > 4 * patch > 0:
+    window = config.get("window_size")
+    if isinstance(window, int) and isinstance(size, int) and isinstance(patch, int):
+        if size > 16 * patch > 0 and window > 2:
+            config |= {"image_size": 16 * patch, "window_size": 2}
+    elif isinstance(size, int) and isinstance(patch, int) and size > 4 * patch > 0:
         config["image_size"] = 4 * patch
 
 

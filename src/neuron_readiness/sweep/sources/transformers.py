@@ -6,6 +6,7 @@ import copy
 import importlib
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,8 +20,9 @@ Inputs = Callable[[Any, Any], Iterator[tuple[str, dict[str, Any]]]]
 _MOST_PARAMETERS = 150_000_000
 _MOST_MENDS = 5
 _PLANS = [
-    *(Plan(*p) for p in itertools.product(DIVISORS, (False, True), (False, True))),
+    *(Plan(DIVISORS[0], *p) for p in itertools.product((False, True), (False, True))),
     *(Plan(DIVISORS[0], fewer, fill=True) for fewer in (False, True)),
+    *(Plan(*p) for p in itertools.product(DIVISORS[1:], (False, True), (False, True))),
 ]
 # The mappings that a class is looked for in, the bare model first.
 _MAPPINGS = (
@@ -95,20 +97,20 @@ def reduced_model(config_class: Any, model_class: Any, inputs: Inputs) -> Built:
 
 
 def _model_class(config_class: Any) -> Any:
+    """The class that the mappings have for a configuration: the first that says it takes it, since
+    some map a whole model's configuration to a part of it."""
     from transformers.models.auto import modeling_auto
 
-    for mapping in _MAPPINGS:
+    others = sorted(m for m in dir(modeling_auto) if re.fullmatch("MODEL_FOR_.*_MAPPING", m))
+    mapped = []
+    for mapping in dict.fromkeys([*_MAPPINGS, *others]):
         table = getattr(modeling_auto, mapping, None)
         if table is not None and config_class in table:
             found = table[config_class]
-            return found[0] if isinstance(found, tuple) else found
-    for mapping in sorted(dir(modeling_auto)):
-        if mapping.startswith("MODEL_FOR_") and mapping.endswith("_MAPPING"):
-            table = getattr(modeling_auto, mapping)
-            if config_class in table:
-                found = table[config_class]
-                return found[0] if isinstance(found, tuple) else found
-    return _component_class(config_class)
+            mapped.append(found[0] if isinstance(found, tuple) else found)
+    if not mapped:
+        return _component_class(config_class)
+    return next((cls for cls in mapped if _takes(cls) is config_class), mapped[0])
 
 
 def _component_class(config_class: Any) -> Any:
