@@ -45,40 +45,44 @@ class _Known:
             (v for p in _parts(self.config) for n in names if (v := _get(p, n)) is not None), None
         )
 
+    def number(self, default: int, *names: str) -> int:
+        """The first of these entries as one number: of a list, its last."""
+        value = self.first(*names)
+        while isinstance(value, (list, tuple)):
+            value = value[-1] if value else None
+        return int(value) if isinstance(value, (int, float)) and value else default
+
     def random(self, *shape: int) -> torch.Tensor:
         return torch.randn(shape, generator=self.make)
 
     def _pixels(self) -> torch.Tensor | None:
         size = self.first("image_size") or 64
-        channels = self.first("num_channels", "in_channels") or 3
+        channels = self.number(3, "num_channels", "in_channels")
         if isinstance(size, (list, tuple)):
             height, width = (int(s) for s in size[-2:])
         elif isinstance(size, int):
             height = width = size
         else:
             return None
-        return self.random(1, int(channels), height, width)
+        return self.random(1, channels, height, width)
 
     def patch_values(self, frames: int = 1) -> int:
         """Values of a patch."""
-        channels = int(self.first("in_channels", "in_chans", "num_channels") or 3)
-        patch = self.first("patch_size") or 14
-        patch = int(patch[-1] if isinstance(patch, (list, tuple)) else patch)
+        channels = self.number(3, "in_channels", "in_chans", "num_channels")
+        patch = self.number(14, "patch_size")
         return channels * patch**2 * frames
 
     def grid(self, frames: int | None = None) -> Inputs:
         """One image of any size as (patches, values of a patch), with its grid."""
-        side = _PATCHES * int(self.first("spatial_merge_size") or 1)
-        frames = frames or int(self.first("temporal_patch_size") or 1)
+        side = _PATCHES * self.number(1, "spatial_merge_size")
+        frames = frames or self.number(1, "temporal_patch_size")
         values = self.random(side * side, self.patch_values(frames))
         return {"pixel_values": values, "grid_thw": torch.tensor([[1, side, side]])}
 
     def features(self) -> list[tuple[int, ...]]:
         """Shapes of spectrograms."""
-        mels = int(
-            self.first("num_mel_bins", "input_feat_per_channel", "feature_size", "n_mels") or 80
-        )
-        positions = int(self.first("max_source_positions", "n_ctx") or 50)
+        mels = self.number(80, "num_mel_bins", "input_feat_per_channel", "feature_size", "n_mels")
+        positions = self.number(50, "max_source_positions", "n_ctx")
         return [
             (1, mels, 2 * positions),
             (1, 32, mels),
@@ -180,7 +184,7 @@ def _bases(known: _Known, takes: Mapping[str, Any]) -> Iterator[tuple[str, Input
             for shape in shapes if key in takes else ():
                 yield f"ids+{key}{list(shape)}", {**text, key: known.random(*shape)}
         if "codes" in takes or "codebook_num" in vars(known.config):
-            books = int(known.first("num_codebooks", "n_codes_total") or 8)
+            books = known.number(8, "num_codebooks", "n_codes_total")
             yield "codes", {"input_ids": ids[..., None].expand(1, _TOKENS, books)}
     yield from _vision(known, takes)
     yield from _series(known, takes)
@@ -225,7 +229,7 @@ def _vision(known: _Known, takes: Mapping[str, Any]) -> Iterator[tuple[str, Inpu
         if key in takes and pixels is not None:
             yield "frames", {key: _frames(known, pixels)}
     if "flattened_patches" in takes:
-        width = int(known.first("patch_embed_hidden_size") or known.patch_values())
+        width = known.number(known.patch_values(), "patch_embed_hidden_size")
         rows = torch.cat([torch.ones(1, 16, 2), known.random(1, 16, width)], -1)
         yield (
             "flattened patches",
@@ -236,14 +240,14 @@ def _vision(known: _Known, takes: Mapping[str, Any]) -> Iterator[tuple[str, Inpu
 def _series(known: _Known, takes: Mapping[str, Any]) -> Iterator[tuple[str, Inputs]]:
     if "past_values" not in takes:
         return
-    length = int(known.first("context_length") or 32)
-    series = int(known.first("num_input_channels", "input_size") or 1)
+    length = known.number(32, "context_length")
+    series = known.number(1, "num_input_channels", "input_size")
     yield "series", {"past_values": known.random(1, length, series)}
     yield "one series", {"past_values": known.random(1, length)}
     lags = known.first("lags_sequence")
     if "past_time_features" in takes and lags:
-        ahead = int(known.first("prediction_length") or 4)
-        features = int(known.first("num_time_features") or 0)
+        ahead = known.number(4, "prediction_length")
+        features = known.number(0, "num_time_features")
         past = length + max(lags)
         yield (
             "series with time",
@@ -292,15 +296,15 @@ def _audio(known: _Known, takes: Mapping[str, Any]) -> Iterator[tuple[str, Input
 
 def _frames(known: _Known, pixels: torch.Tensor) -> torch.Tensor:
     """(1, frames, channels, height, width)."""
-    return torch.stack([pixels] * int(known.first("frames_per_clip", "num_frames") or 4), dim=1)
+    return torch.stack([pixels] * known.number(4, "frames_per_clip", "num_frames"), dim=1)
 
 
 def _trajectory(known: _Known) -> Inputs:
     """What a decision transformer takes."""
     steps = 4
     return {
-        "states": known.random(1, steps, int(known.first("state_dim") or 17)),
-        "actions": known.random(1, steps, int(known.first("act_dim") or 4)),
+        "states": known.random(1, steps, known.number(17, "state_dim")),
+        "actions": known.random(1, steps, known.number(4, "act_dim")),
         "rewards": known.random(1, steps, 1),
         "returns_to_go": known.random(1, steps, 1),
         "timesteps": torch.arange(steps)[None],
@@ -393,7 +397,7 @@ def _about_ids(name: str, inputs: Inputs, known: _Known) -> Any:
     if name == "bbox":
         return torch.zeros(*ids.shape[:2], 4, dtype=torch.int64)
     if name == "visual_feats":
-        return known.random(1, 4, int(known.first("visual_feat_dim") or 8))
+        return known.random(1, 4, known.number(8, "visual_feat_dim"))
     if name == "visual_pos":
         return known.random(1, 4, 4)
     if name in ("query_embeds", "encoder_hidden_states", "image_embeds", "vision_hidden_states"):
