@@ -155,7 +155,7 @@ def first_to_fix(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         causes = {("runs on the host", name) for name in row.get("host_operators") or []}
         causes |= {("graph break", _kind(text)) for text in row.get("break_reasons") or []}
         for column, text in (row.get("errors") or {}).items():
-            # What does not load, or a lost machine, is no matter of the device; breaks have reasons.
+            # What does not load, or a lost machine, is not the device's; breaks have their reasons.
             if column not in ("loads", "cluster", "fullgraph"):
                 causes.add((f"{column} fails", _kind(text)))
         for cause in causes:
