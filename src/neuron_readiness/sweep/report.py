@@ -123,7 +123,7 @@ def _unstable(names: list[str]) -> list[str]:
     return [
         "",
         f"Of those that differ, the reference itself moves as far where equal values are ordered "
-        f"otherwise or weights rounded once more: {', '.join(names)}.",
+        f"otherwise, weights rounded once more or subnormal numbers zero: {', '.join(names)}.",
     ]
 
 
