@@ -89,10 +89,10 @@ INTERNAL = {
 
 
 def schemas() -> dict[str, Any]:
-    """All aten schemas by full name."""
+    """All schemas of PyTorch and our own, by full name."""
     result = {}
     for schema in torch._C._jit_get_all_schemas():
-        if schema.name.startswith("aten::"):
+        if schema.name.startswith(("aten::", "neuron::")):
             name = schema.name + (f".{schema.overload_name}" if schema.overload_name else "")
             result[name] = schema
     return result

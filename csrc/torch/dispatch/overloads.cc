@@ -245,11 +245,16 @@ void record_fallback(const c10::OperatorHandle& op, const torch::jit::Stack& sta
 }
 
 void register_overloads(const std::vector<OverloadSpec>& specs) {
-  static auto* library = new torch::Library(torch::Library::IMPL, "aten",
-                                            c10::DispatchKey::PrivateUse1, __FILE__, __LINE__);
+  const auto implementations = [](const char* space) {
+    return new torch::Library(torch::Library::IMPL, space, c10::DispatchKey::PrivateUse1, __FILE__,
+                              __LINE__);
+  };
+  static auto* aten = implementations("aten");
+  static auto* own = implementations("neuron");
   for (const OverloadSpec& spec : specs) {
     auto callable = std::make_unique<Callable>(spec.name, spec.policies);
     if (!spec.internal) {
+      torch::Library* library = spec.name.rfind("neuron::", 0) == 0 ? own : aten;
       library->impl(spec.name.c_str(), torch::CppFunction::makeFromBoxedFunctor(
                                            std::make_unique<OverloadKernel>(callable.get())));
     }
