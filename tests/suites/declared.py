@@ -19,8 +19,32 @@ MODULES: dict[str, str] = {
     f"test_{kind}_nn_MultiLabelMarginLoss": _MARGIN for kind in ("eager", "compiled", "reduced")
 }
 OPTIMIZERS: dict[str, str] = {}
-FOREACH: dict[str, str] = {}
-HIGHER_ORDER: dict[str, str] = {}
+FOREACH: dict[str, str] = {
+    "_foreach_pow_functional_bool": (
+        "PyTorch's meta kernel of pow says int64 for bools to the power of True, where its CPU "
+        "kernel gives bools"
+    )
+}
+_REFUSED = "PyTorch's function refuses devices that it does not know; the device's is "
+_BOTH = ("eager", "compiled")
+HIGHER_ORDER: dict[str, str] = {
+    **dict.fromkeys(
+        (f"flex_attention_simple_{form}" for form in _BOTH),
+        _REFUSED + "torch_neuronx.integrations.flex_attention (tests/integrations)",
+    ),
+    **dict.fromkeys(
+        (f"inline_asm_elementwise_simple_{form}" for form in _BOTH),
+        "assembler of NVIDIA's GPUs, which the operator itself refuses elsewhere",
+    ),
+    "auto_functionalize_simple_compiled": (
+        "a custom operator is a Python kernel, which no executable holds: it runs between them, "
+        "and here nothing else is left of the graph"
+    ),
+    "while_loop_stack_output_simple_compiled": (
+        "the result has as many rows as the loop makes turns, which only its data tell: "
+        "the graph runs operator by operator"
+    ),
+}
 
 
 @contextlib.contextmanager

@@ -28,7 +28,7 @@ from torch_neuronx.dynamo import (
     obstacles,
     padding,
 )
-from torch_neuronx.dynamo.expand import expand
+from torch_neuronx.dynamo.expand import expand, inline
 from torch_neuronx.dynamo.function import CompiledFunction
 from torch_neuronx.dynamo.options import Options
 from torch_neuronx.dynamo.sizes import SYMBOLIC
@@ -74,6 +74,7 @@ def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
     PyTorch redraws them under checkpointing, from a generator state that it keeps for each; saved,
     they are the same numbers, and the generator advances as in eager.
     """
+    inline(joint, decompositions())
     for node in joint.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             for kept in [node, *(user for user in node.users if user.target is operator.getitem)]:

@@ -16,33 +16,57 @@ from torch_neuronx.dynamo.obstacles import attribute, is_subgraph
 
 
 def expand(gm: GraphModule, decompositions: dict[Any, Callable[..., Any]]) -> None:
-    """Replace ``flex_attention``, its backward and PyTorch's primitive cast, in place."""
+    """Replace ``flex_attention``, its backward, what ``inline`` replaces, and PyTorch's primitive
+    cast, in place."""
     for node in gm.graph.nodes:
         # Written by PyTorch where it makes tensors of changing Python floats.
         if node.target is torch.ops.prims.convert_element_type.default:
             value, dtype = node.args
             node.target, node.args = torch.ops.aten._to_copy.default, (value,)
             node.kwargs = {"dtype": dtype}
+    _replace_all(gm, {**_DENSE, **_CALLS}, decompositions)
+
+
+def inline(gm: GraphModule, decompositions: dict[Any, Callable[..., Any]]) -> None:
+    """Replace operators that only call their function, in place.
+
+    ``invoke_quant`` marks a region for Inductor's quantisation. In a joint graph it could be
+    neither saved nor computed again.
+    """
+    _replace_all(gm, _CALLS, decompositions)
+
+
+def _replace_all(
+    gm: GraphModule,
+    functions: dict[str, Callable[..., Any]],
+    decompositions: dict[Any, Callable[..., Any]],
+) -> None:
     found = [
         n
         for n in gm.graph.nodes
-        if isinstance(n.target, torch._ops.HigherOrderOperator) and n.target.name() in _DENSE
+        if isinstance(n.target, torch._ops.HigherOrderOperator) and n.target.name() in functions
     ]
     for node in found:
-        _replace(gm, node, decompositions)
+        _replace(gm, node, functions[node.target.name()], decompositions)
     if found:
         gm.graph.eliminate_dead_code()
         gm.recompile()
 
 
-def _replace(gm: GraphModule, node: Node, decompositions: dict[Any, Callable[..., Any]]) -> None:
-    tensors = [n for n in node.all_input_nodes if not is_subgraph(n)]
-    dense = _DENSE[node.target.name()]  # type: ignore[union-attr]
+def _replace(
+    gm: GraphModule,
+    node: Node,
+    function: Callable[..., Any],
+    decompositions: dict[Any, Callable[..., Any]],
+) -> None:
+    inputs: list[Node] = []
+    torch.fx.map_arg(node.args, inputs.append)  # not keyword arguments: they only tune kernels
+    tensors = [n for n in dict.fromkeys(inputs) if not is_subgraph(n)]
 
     def run(*values: Any) -> Any:
         known: dict[Node, Any] = dict(zip(tensors, values, strict=True))
         args = torch.fx.map_arg(node.args, lambda n: attribute(n) if is_subgraph(n) else known[n])
-        return dense(*args)
+        return function(*args)
 
     values = [n.meta["val"] for n in tensors]
     mode = next(v.fake_mode for v in values if isinstance(v, torch._subclasses.FakeTensor))
@@ -185,4 +209,12 @@ def _backward(
     )
 
 
-_DENSE = {"flex_attention": _forward, "flex_attention_backward": _backward}
+def _call(function: Callable[..., Any], *args: Any) -> Any:
+    return function(*args)
+
+
+_DENSE: dict[str, Callable[..., Any]] = {
+    "flex_attention": _forward,
+    "flex_attention_backward": _backward,
+}
+_CALLS: dict[str, Callable[..., Any]] = {"invoke_quant": _call, "invoke_quant_packed": _call}
