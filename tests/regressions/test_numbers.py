@@ -19,6 +19,34 @@ def test_nan_wins_in_minima_and_maxima() -> None:
     same_on_both(case)
 
 
+def test_a_mask_as_a_factor_does_not_hide_nan() -> None:
+    """XLA takes a converted mask times x for a choice between x and zero."""
+
+    def products(mask: torch.Tensor, x: torch.Tensor) -> list[torch.Tensor]:
+        wide = mask.to(torch.float32)
+        return [
+            *(mask * x, x * mask, mask / (x - x), mask * INF, wide * x, (x > 0).float() * x),
+            *(torch.addcmul(x, mask, x), mask.to(torch.bfloat16) * x.bfloat16()),
+            *(torch._foreach_mul([x], [mask])[0], (mask * x.unsqueeze(0)).sum(0)),
+        ]
+
+    def case(device: str) -> list[torch.Tensor]:
+        mask = torch.tensor([True, False, True, False], device=device)
+        x = torch.tensor([1.0, NAN, INF, -INF], device=device)
+        results = products(mask, x)
+        if device == "neuron":
+            results += torch.compile(products, backend="neuron", fullgraph=True)(mask, x)
+            return results
+        return results + results
+
+    same_on_both(case)
+
+
+def test_dropout_keeps_nan() -> None:
+    x = torch.full((64,), NAN, device="neuron")
+    assert torch.nn.functional.dropout(x, 0.5).isnan().all()
+
+
 def test_hypotenuse_does_not_overflow() -> None:
     def case(device: str) -> torch.Tensor:
         a = torch.tensor([3.4e38, INF, 1e-30, 3.0], device=device)

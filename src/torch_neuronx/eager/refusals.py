@@ -222,6 +222,15 @@ def _short(dtype: torch.dtype) -> str:
     return name.removesuffix("Tensor").lower()
 
 
+def _has_bool(values: list[Any]) -> bool:
+    """Whether a number among the arguments is a bool, which subtraction and alpha refuse."""
+    return any(
+        isinstance(v, bool)
+        for value in values
+        for v in (value if isinstance(value, (list, tuple)) else [value])
+    )
+
+
 def _try_on_cpu(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None:
     if _NO_TRIAL.match(row.name):
         return
@@ -233,10 +242,12 @@ def _try_on_cpu(row: Overload, schema: schemas.Schema, metas: list[Any]) -> None
         metas = [*metas[:place], torch.Generator(), *metas[place + 1 :]]
     if row.name.startswith("aten::_fused_"):
         return
-    if row.name.startswith("aten::_foreach_") and all(
-        t.dtype.is_floating_point or t.dtype.is_complex for t in schemas.tensors(metas)
+    if (
+        row.name.startswith("aten::_foreach_")
+        and all(t.dtype.is_floating_point for t in schemas.tensors(metas))
+        and not _has_bool(metas)
     ):
-        return  # what remains is a result that an integer target cannot hold
+        return  # what remains is complex, or a result that an integer target cannot hold
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the real call warns
         try:

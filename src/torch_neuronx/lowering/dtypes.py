@@ -84,11 +84,19 @@ def cast(x: Any, name: str) -> Any:
         x = x != 0 if name == "bool" else x.real
     if name == "bool":
         return x != 0
+    if x.dtype == np.bool_ and (is_float(name) or is_complex(name)):
+        return _zero_or_one(x, target)
     x = _into_range(x, name)
     if name in ("uint8", "int8", "int16") and jnp.issubdtype(x.dtype, jnp.floating):
         # PyTorch converts by way of a wide integer and keeps its low bits; XLA would saturate.
         x = x.astype(np.int64)
     return x.astype(target)
+
+
+def _zero_or_one(x: Any, target: np.dtype) -> Any:
+    """A bool as a float. XLA takes ``convert(x) * y`` for ``select(x, y, 0)``, which hides NaN and
+    infinity of ``y``."""
+    return jnp.where(x, jnp.asarray(1, target), jnp.asarray(0, target))
 
 
 def alone(x: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from torch_neuronx.lowering.dtypes import cast, op_math
+from torch_neuronx.lowering.dtypes import cast, dtype_name, op_math
 from torch_neuronx.lowering.table import lowers
 
 
@@ -42,7 +42,7 @@ def _slope(difference: Any, distance: Any, p: float) -> Any:
     if p == 2:
         return jnp.where(apart, x / safe, zero)
     if math.isinf(p):
-        return jnp.sign(x) * (jnp.abs(x) == distance).astype(x.dtype)
+        return jnp.sign(x) * cast(jnp.abs(x) == distance, dtype_name(x))
     moved = x != 0
     size = jnp.where(moved, jnp.abs(x), jnp.ones((), x.dtype))
     ratio = size ** (p - 1) / safe ** (p - 1)

@@ -168,7 +168,7 @@ def native_dropout(
     mask = _bernoulli(rng, shape, 1 - p)
     scale = jnp.where(p == 1, jnp.zeros((), np.float32), 1 / (1 - p))
     x = cast(input, dtype)
-    return x * mask.astype(x.dtype) * cast(scale, dtype), mask
+    return x * cast(mask, dtype) * cast(scale, dtype), mask
 
 
 @lowers("aten::native_dropout_backward")
