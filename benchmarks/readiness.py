@@ -8,6 +8,7 @@ performance stage times it, in turns, medians. The classifier is the smallest st
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 from _harness import emit, parse, rounded
@@ -30,13 +31,15 @@ def main() -> None:
         for _ in range(3):
             workload.request(case)
         repeats = 15 if options.quick else 301
-        bare_s, recorded_s = recording_overhead(workload, case, repeats)
+        found = recording_overhead(workload, case, repeats)
         emit(
             "readiness",
             case=name,
-            bare_us=rounded(1e6 * bare_s),
-            recorded_us=rounded(1e6 * recorded_s),
-            overhead=rounded(recorded_s / bare_s - 1),
+            bare_us=rounded(1e6 * found.bare_s),
+            recorded_us=rounded(1e6 * found.recorded_s),
+            overhead=rounded(found.share),
+            noise=rounded(found.noise),
+            load=rounded(os.getloadavg()[0]),
         )
 
 

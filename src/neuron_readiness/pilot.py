@@ -7,6 +7,7 @@ which parts were the pilot's and which were defaults. See docs/readiness.md for 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import importlib.util
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from neuron_readiness.protocol import OPTIONAL, complaint
 from neuron_readiness.run import guard
 
 SPLITS = ("requests", "hard", "train")
@@ -54,8 +56,10 @@ def as_case(value: Any, index: int, split: str) -> Case:
         case = Case(f"{split}-{index}", tuple(value))
     else:
         case = Case(f"{split}-{index}", (value,))
-    if not case.frequency >= 0:
-        raise PilotError(f"case {case.name!r}: frequency is {case.frequency}, expected >= 0")
+    if not isinstance(case.frequency, (int, float)) or not case.frequency >= 0:
+        raise PilotError(
+            f"case {case.name!r}: frequency is {case.frequency!r}, expected a number >= 0"
+        )
     return dataclasses.replace(case, hard=case.hard or split == "hard", train=split == "train")
 
 
@@ -84,6 +88,17 @@ class Pilot:
                     f"{path}: expected a function `{required}`; a pilot defines `model()` and "
                     "`inputs(split)`. `neuron-readiness init` writes one."
                 )
+        for name in OPTIONAL:
+            wrong = complaint(name, self.part(name))
+            if wrong is not None:
+                raise PilotError(f"{path}: {wrong}")
+
+    def misspelt(self) -> list[tuple[str, str]]:
+        """Names of the file that look like an optional part and are none, and that part."""
+        names = [n for n in vars(self.module) if not n.startswith("_")]
+        unused = [n for n in OPTIONAL if n not in names]
+        pairs = ((n, difflib.get_close_matches(n, unused, 1, 0.8)) for n in names)
+        return [(n, close[0]) for n, close in pairs if close and n not in OPTIONAL]
 
     def part(self, name: str) -> Any:
         """An optional part, or None."""
@@ -126,9 +141,14 @@ class Pilot:
             PilotError: two cases have one name, or there are neither requests nor a training step.
         """
         produced: Iterable[Any] | None = self.module.inputs(split)
+        if produced is not None and not isinstance(produced, Iterable):
+            raise PilotError(
+                f"inputs({split!r}) returned {type(produced).__name__}; expected a list or a "
+                "generator of cases"
+            )
         found = [as_case(v, i, split) for i, v in enumerate(produced or ())]
         guard.end_copies()
-        names = [c.name for c in found]
+        names = [str(c.name) for c in found]
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise PilotError(f"inputs({split!r}): names {twice} are used twice; make them differ")
@@ -159,41 +179,6 @@ class Pilot:
 
         make: Callable[[Any], Any] | None = self.part("optimizer")
         return make(model) if make else torch.optim.AdamW(model.parameters(), lr=1e-3)
-
-
-OPTIONAL: dict[str, str] = {
-    "name": "title of the report (default: the file's name)",
-    "seed": "seed of every run (default 0)",
-    "preprocess": "preprocess(*args, **kwargs) -> (args, kwargs), on the host",
-    "forward": "forward(model, *args, **kwargs) (default: model(*args, **kwargs))",
-    "postprocess": "postprocess(output) -> result of the request",
-    "loss": "loss(output, *args, **kwargs) -> scalar, for the comparison of gradients",
-    "log": "log(output): what a request or step writes to logs",
-    "decide": "decide(output) -> integer tensor: the decisions taken",
-    "scores": "scores(output) -> float tensor (items, classes): what decisions are taken from",
-    "threshold": "a decision is scores > threshold, instead of the largest score",
-    "task_metric": "task_metric(outputs, cases) -> number or {name: number}",
-    "tolerances": "{'output'|'gradient'|'trajectory'|'metric': {'rtol', 'atol', 'why'}}",
-    "optimizer": "optimizer(model) (default AdamW, lr 1e-3)",
-    "train_step": "train_step(model, optimizer, *args, **kwargs) -> loss",
-    "save_checkpoint": "save_checkpoint(path, model, optimizer, position)",
-    "load_checkpoint": "load_checkpoint(path, model, optimizer) -> position",
-    "pad": "pad(args, kwargs, shapes) -> (args, kwargs): a request padded to a bucket's shapes",
-    "unpad": "unpad(output, args, kwargs) -> output without what padding added",
-    "compile": "True or keyword arguments of torch.compile: that path is timed; False: eager only",
-    "accepted_fallbacks": "{'aten::name': 'why running it on the host is acceptable'}",
-    "kernels": "[{'name', 'owner', 'test'}]: custom kernels and who keeps them",
-    "concurrency": "requests in flight at once in production (default 1)",
-    "operations_per_worker": "requests that a short-lived worker serves (default 10)",
-    "hbm_bytes": "memory of the target where the adapter does not know it",
-    "simplified": "what this pilot leaves out of the real workload, in words",
-    "baseline": "git revision before the migration, for the count of changed lines",
-    "effort": "{'lines_changed', 'hours', 'note'}: effort where no git baseline is at hand",
-    "code": "further files or folders of the workload that the inventory reads",
-    "launch": "launch(rank, world_size, folder, resume, step_done) -> dict: a distributed job",
-    "world_size": "ranks of `launch` (default 2)",
-    "gates": "{'gate': {'level', 'limit'}}: this workload's requirements over the default gates",
-}
 
 
 def load(path: Path) -> Pilot:

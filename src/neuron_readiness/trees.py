@@ -37,17 +37,26 @@ def move(value: Any, device: Any) -> Any:
 
 def named_tensors(value: Any, name: str = "output") -> Iterator[tuple[str, torch.Tensor]]:
     """Every tensor in ``value`` with a path that reads like Python."""
-    if isinstance(value, torch.Tensor):
+    return _leaves(value, name, (torch.Tensor,))
+
+
+def named_values(value: Any, name: str = "output") -> Iterator[tuple[str, Any]]:
+    """Every tensor, number and text in ``value`` with its path."""
+    return _leaves(value, name, (torch.Tensor, bool, int, float, complex, str))
+
+
+def _leaves(value: Any, name: str, kinds: tuple[type, ...]) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, kinds):
         yield name, value
     elif isinstance(value, Mapping):
         for key, item in value.items():
-            yield from named_tensors(item, f"{name}.{key}")
+            yield from _leaves(item, f"{name}.{key}", kinds)
     elif isinstance(value, (list, tuple)):
         for index, item in enumerate(value):
-            yield from named_tensors(item, f"{name}[{index}]")
+            yield from _leaves(item, f"{name}[{index}]", kinds)
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
-            yield from named_tensors(getattr(value, field.name), f"{name}.{field.name}")
+            yield from _leaves(getattr(value, field.name), f"{name}.{field.name}", kinds)
 
 
 def tensors(value: Any) -> list[torch.Tensor]:

@@ -22,6 +22,10 @@ def no_phase(_: str) -> Iterator[None]:
     yield
 
 
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
 class Workload:
     """A model on a device and the path that requests and batches take through it."""
 
@@ -40,11 +44,13 @@ class Workload:
         self._wrapped: Any = None
 
     def prepared(self, case: Case) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The case's inputs after the pilot's own preprocessing, on the host."""
+        """Copies of the case's inputs after the pilot's own preprocessing, on the host:
+        a workload may write to what it is given, and a case is used again."""
         preprocess = self.pilot.part("preprocess")
+        args, kwargs = trees.map_tensors(_copy, (case.args, case.kwargs))
         if preprocess is None:
-            return case.args, case.kwargs
-        args, kwargs = preprocess(*case.args, **case.kwargs)
+            return args, kwargs
+        args, kwargs = preprocess(*args, **kwargs)
         return tuple(args), dict(kwargs)
 
     @property

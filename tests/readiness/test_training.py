@@ -82,6 +82,20 @@ def test_comparing_keeps_the_weights(tmp_path: Path) -> None:
     assert all(bool((after[n] == t).all()) for n, t in before.items())
 
 
+def test_a_workload_that_writes_to_its_inputs_repeats_itself(tmp_path: Path) -> None:
+    text = JOB.replace('split == "train"', 'split == "requests"').replace(
+        "(rows, torch.arange(3) % 2)", "(rows,)"
+    )
+    text += "def preprocess(x):\n    return (x.mul_(2),), {}\n"
+    text += "def forward(model, x):\n    x += 1\n    return model(x)\n"
+    job = context(tmp_path, text)
+    facts = correctness.run(job).facts
+    assert facts["repeatable"] and facts["ordinary"]["failed"] == 0
+    [case, _] = job.pilot.cases("requests")
+    first = job.pair[1].output(case)
+    assert bool((job.pair[1].output(case) == first).all())
+
+
 def test_neither_requests_nor_steps_is_no_pilot(tmp_path: Path) -> None:
     path = tmp_path / "pilot.py"
     path.write_text(JOB.replace("def train_step", "def other"))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from neuron_readiness import exits
-from neuron_readiness.gates.table import GateError
+from neuron_readiness.gates import table
 from neuron_readiness.record.read import NewerSchema
 from neuron_readiness.run.pilot_run import Request, run
 from neuron_readiness.run.supervisor import Limits, available_bytes
@@ -48,6 +48,11 @@ def main(options: argparse.Namespace) -> int:
     if not options.pilot.is_file():
         print(f"{options.pilot} is not a file; expected a pilot", file=sys.stderr)
         return exits.USAGE
+    try:
+        table.load(options.gates)
+    except table.GateError as error:  # before anything has taken time
+        print(f"gates: {error}", file=sys.stderr)
+        return exits.USAGE
     device = options.device.replace(":", "")
     out = options.out or Path("readiness") / f"{options.pilot.stem}-{device}"
     free = available_bytes()
@@ -76,7 +81,7 @@ def main(options: argparse.Namespace) -> int:
     except NewerSchema as error:
         print(error, file=sys.stderr)
         return exits.FAULTS["newer-schema"]
-    except GateError as error:
+    except table.GateError as error:
         print(f"gates: {error}", file=sys.stderr)
         return exits.USAGE
     decision = record["decision"]

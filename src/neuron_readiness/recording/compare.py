@@ -57,14 +57,23 @@ def compare(actual: torch.Tensor, expected: torch.Tensor, tol: Tolerance, name: 
 
 
 def compare_all(actual: Any, expected: Any, tol: Any, name: str = "output") -> list[Difference]:
-    """Every tensor of two outputs, matched by path. ``tol(expected, name)`` gives tolerances."""
-    found = dict(trees.named_tensors(actual, name))
+    """Every tensor, number and text of two outputs, matched by path. ``tol(expected, name)`` gives
+    tolerances."""
+    found = dict(trees.named_values(actual, name))
     rows = []
-    for path, reference in trees.named_tensors(expected, name):
-        if path in found:
-            rows.append(compare(found.pop(path), reference, tol(reference, path), path))
-        else:
+    for path, reference in trees.named_values(expected, name):
+        if path not in found:
             rows.append(_missing(path, "missing on the device"))
+            continue
+        value = found.pop(path)
+        if isinstance(reference, str) or isinstance(value, str):
+            row = _missing(
+                path, "" if value == reference else f"{value!r}, reference {reference!r}"
+            )
+            rows.append(dataclasses.replace(row, within=value == reference))
+        else:
+            a, e = torch.as_tensor(value), torch.as_tensor(reference)
+            rows.append(compare(a, e, tol(e, path), path))
     rows += [_missing(path, "missing on the reference") for path in found]
     return rows
 

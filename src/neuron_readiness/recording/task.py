@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from neuron_readiness import trees
-from neuron_readiness.pilot import Case, Pilot
+from neuron_readiness.pilot import Case, Pilot, PilotError
 from neuron_readiness.recording import tolerance
 
 _TOP_K = 5
@@ -36,7 +36,7 @@ def examine(pilot: Pilot, cases: list[Case], outputs: Outputs) -> dict[str, Any]
         pair = _scores(pilot, actual), _scores(pilot, expected)
         if pilot.part("decide") is not None:
             facts["how"] = "the pilot's `decide`"
-            taken = pilot.part("decide")(actual).cpu(), pilot.part("decide")(expected).cpu()
+            taken = _decided(pilot, actual), _decided(pilot, expected)
         elif pair[0] is not None and pair[1] is not None:
             facts["how"], taken = _taken(pilot, pair[0], pair[1])
         else:
@@ -49,6 +49,13 @@ def examine(pilot: Pilot, cases: list[Case], outputs: Outputs) -> dict[str, Any]
             facts["order_changes"] += _reordered(pair[0], pair[1], facts["top_k"])
     facts["smallest_margin"] = min(margins, default=math.nan)
     return facts
+
+
+def _decided(pilot: Pilot, output: Any) -> torch.Tensor:
+    taken = pilot.part("decide")(output)
+    if not isinstance(taken, torch.Tensor):
+        raise PilotError(f"decide returned {type(taken).__name__}; expected a tensor of decisions")
+    return taken.cpu()
 
 
 def _scores(pilot: Pilot, output: Any) -> torch.Tensor | None:
@@ -124,7 +131,13 @@ def _metric(pilot: Pilot, cases: list[Case], outputs: Outputs) -> dict[str, Any]
     values = []
     for side in (0, 1):
         value = function([outputs[c.name][side] for c in cases], cases)
-        values.append(value if isinstance(value, dict) else {"metric": float(value)})
+        try:
+            named = value if isinstance(value, dict) else {"metric": value}
+            values.append({str(name): float(v) for name, v in named.items()})
+        except (TypeError, ValueError) as error:
+            raise PilotError(
+                f"task_metric returned {value!r:.200}; expected a number or {{name: number}}"
+            ) from error
     device, reference = values
     allowed = tolerance.given(pilot.setting("tolerances", {}), "metric") or _METRIC
     return {

@@ -11,6 +11,7 @@ from typing import Any
 
 from neuron_readiness import exits, pilot
 from neuron_readiness.evidence import Fault, jsonable
+from neuron_readiness.gates import table
 from neuron_readiness.record import ledgers, read
 from neuron_readiness.record.assemble import assemble
 from neuron_readiness.report import render
@@ -102,6 +103,14 @@ def build(
         text = f"device {request.options['device']!r} is absent: {absent}"
         found.append(Fault("device-absent", text, "infrastructure"))
     stages = [lost.get(id(f), "") for f in found]
+    try:
+        table.changed(table.load(request.gates), _declared(results).get("gates") or {})
+    except table.GateError as error:
+        # The stages have run: judged by the gates that are known, and told.
+        found.append(Fault("pilot-raised", f"the pilot's `gates`: {error}", "workload"))
+        stages.append("")
+        results = {**results, "pilot": {**results["pilot"]}}
+        results["pilot"]["facts"] = {**_declared(results), "gates": {}}
     record = assemble(
         results,
         pilot=request.pilot,
@@ -116,6 +125,11 @@ def build(
         record["exit_code"] = exits.INTERRUPTED
     strict: dict[str, Any] = jsonable(record)
     return strict
+
+
+def _declared(results: dict[str, Any]) -> dict[str, Any]:
+    facts: dict[str, Any] = results.get("pilot", {}).get("facts", {})
+    return facts
 
 
 def _reasons(
@@ -144,6 +158,7 @@ def _reasons(
 
 def _write(out: Path, record: dict[str, Any], results: dict[str, Any]) -> None:
     """The record first: it is what must survive."""
+    out.mkdir(parents=True, exist_ok=True)  # a pilot may have removed it
     read.validate(record)
     store.write(out / "record.json", record)
     store.write(out / "report.md", render.markdown(record))

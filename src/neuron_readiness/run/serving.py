@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable
@@ -21,7 +23,8 @@ from neuron_readiness.recording.timing import quantile, summary, timed
 from neuron_readiness.workload import Workload, on_path
 
 _COST_RUNS = 5
-_OVERHEAD_RUNS = 15
+_OVERHEAD_RUNS, _LEAST_RUNS = 41, 7
+_OVERHEAD_S = 15.0  # for a long step
 _CHECKS = 4  # blocks of the steady loop, between which memory is looked at
 _RSS_PER_REQUEST = 64 * 1024
 
@@ -101,7 +104,7 @@ def serve(context: Context, started: float, side: str, compiled: bool = True) ->
     rows, leak, failures = _steady(workload, mix)
     failed += failures
     elapsed = time.perf_counter() - started
-    bare, recorded = recording_overhead(workload, usable[0], _OVERHEAD_RUNS)
+    overhead = recording_overhead(workload, usable[0], _OVERHEAD_RUNS)
     seconds = [r["seconds"] for r in rows]
     events = adapter.compile_events()
     return {
@@ -118,7 +121,8 @@ def serve(context: Context, started: float, side: str, compiled: bool = True) ->
         "useful_per_elapsed_s": (len(firsts) + len(seconds)) / elapsed,
         "compiles": None if events is None else sum(e.tier == "compiled" for e in events),
         "leak": leak,
-        "recording_overhead": recorded / bare - 1.0,
+        "recording_overhead": overhead.share,
+        "recording_overhead_noise": overhead.noise,
         "load_average": os.getloadavg()[0],
         "cores": os.cpu_count(),
         "timings": rows,
@@ -181,8 +185,20 @@ def _leak(marks: list[dict[str, int]], requests: int) -> str:
     return ""
 
 
-def recording_overhead(workload: Workload, case: Case, repeats: int) -> tuple[float, float]:
-    """Median seconds of a bare and of a recorded step, in turns, in changing order."""
+@dataclasses.dataclass(frozen=True)
+class Overhead:
+    """Median seconds of a step without and with recording, the median of the paired differences as
+    a ``share`` of the bare step, and ``noise``, twice that median's standard error."""
+
+    bare_s: float
+    recorded_s: float
+    share: float
+    noise: float
+
+
+def recording_overhead(workload: Workload, case: Case, repeats: int) -> Overhead:
+    """Bare and recorded steps in turns, in changing order, so that a machine that others load too
+    disturbs both alike."""
     synchronize = workload.adapter.synchronize
     rows: list[dict[str, Any]] = []
 
@@ -195,9 +211,18 @@ def recording_overhead(workload: Workload, case: Case, repeats: int) -> tuple[fl
         rows.append({"number": len(rows), "case": case.name, "seconds": seconds})
 
     times: dict[Callable[[], None], list[float]] = {bare: [], recorded: []}
+    begin = time.perf_counter()
     for number in range(repeats):
+        if number >= _LEAST_RUNS and time.perf_counter() - begin > _OVERHEAD_S:
+            break
         for step in (bare, recorded) if number % 2 else (recorded, bare):
             start = time.perf_counter()
             step()
             times[step].append(time.perf_counter() - start)
-    return quantile(times[bare], 0.5), quantile(times[recorded], 0.5)
+    whole = quantile(times[bare], 0.5)
+    gaps = [r - b for r, b in zip(times[recorded], times[bare], strict=True)]
+    middle = quantile(gaps, 0.5)
+    # A median's error from the median absolute deviation, as for a normal distribution.
+    spread = 1.4826 * quantile([abs(g - middle) for g in gaps], 0.5)
+    noise = 2 * 1.2533 * spread / math.sqrt(len(gaps))
+    return Overhead(whole, quantile(times[recorded], 0.5), middle / whole, noise / whole)

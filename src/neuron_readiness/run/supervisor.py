@@ -201,9 +201,12 @@ class _Worker:
         return self._tail()
 
     def _tail(self) -> str:
-        with self._log_path.open("rb") as file:
-            file.seek(max(self._begin, self._log_path.stat().st_size - 4000))
-            return file.read().decode(errors="replace")
+        try:
+            with self._log_path.open("rb") as file:
+                file.seek(max(self._begin, self._log_path.stat().st_size - 4000))
+                return file.read().decode(errors="replace")
+        except OSError as error:  # the pilot removed it
+            return f"no log: {error}"
 
     def end(self) -> None:
         """Kills the worker and everything it started."""

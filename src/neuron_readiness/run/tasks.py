@@ -10,6 +10,7 @@ import time
 _STARTED = time.perf_counter()  # before torch is imported: set-up time includes it
 
 import json  # noqa: E402
+import os  # noqa: E402
 import sys  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
@@ -48,4 +49,7 @@ def task(name: str) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)  # all is written: a thread that the pilot left running must not hold this up

@@ -117,4 +117,7 @@ def tool_digest() -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    code = main(sys.argv[1:])
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)  # all is written: a thread that the pilot left running must not hold this up

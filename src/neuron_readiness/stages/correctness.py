@@ -113,6 +113,7 @@ def _outputs(
     nan = sum(d.nan_device for _, d in rows)
     first = next(iter(outputs.values()), None)
     stated = tol(trees.tensors(first[1])[0], "") if first and trees.tensors(first[1]) else None
+    compared = bool(rows or errors)
     device_errors = [e for e in errors if e["side"] == "device"]
     result.facts[group] = {
         "cases": len(cases),
@@ -120,7 +121,7 @@ def _outputs(
         "failed_outputs": len(failed),
         "errors": errors,
         # Without a case there is no evidence, which is something else than none that fails.
-        "failed": len(failed) + len(device_errors) if cases else None,
+        "failed": len(failed) + len(device_errors) if compared else None,
         "max_abs": max((d.max_abs for _, d in rows), default=0.0),
         "worst_in_tolerances": max((d.worst for _, d in rows), default=0.0),
         "tolerance": dataclasses.asdict(stated) if stated else None,
@@ -129,8 +130,11 @@ def _outputs(
         {"case": c.name, "group": group, **dataclasses.asdict(d)} for c, d in rows
     )
     facts = result.facts[group]
-    if not cases:
-        result.open(f"{group} cases", "inputs('hard') yields none, and none could be derived")
+    if not compared:
+        why = "the outputs hold no tensor, number or text"
+        if not cases:
+            why = "inputs('hard') yields none, and none could be derived"
+        result.open(f"{group} cases", why)
         return outputs
     how = f"tolerance {stated.provenance}: {stated.why}" if stated else ""
     result.measured(

@@ -32,8 +32,9 @@ def run(context: Context) -> StageResult:
             by_case[case.name] = {"failed": text, "host_operators": []}
             continue
         by_case[case.name] = _summary(found)
-    if not rows:
-        first = next(c["failed"] for c in by_case.values())
+    failures = [c["failed"] for c in by_case.values() if "failed" in c]
+    if not rows and failures:
+        first = failures[0]
         text = f"no case runs on the device; the first raises {first}"
         result.faults.append(Fault("pilot-raised", text, "unknown"))
         return result

@@ -66,6 +66,9 @@ def run(context: Context) -> StageResult:
     _support(result, missing, unknown, len(operators))
     if pilot.part("simplified"):
         result.open(f"simplified: {pilot.part('simplified')}", "the pilot leaves it out")
+    for name, part in pilot.misspelt():
+        text = f"the pilot's {name!r} is no part of a pilot; {part!r} is"
+        result.findings.append(Finding(text, "note", str(context.pilot_path), f"call it {part!r}"))
     for hit in hits:
         result.findings.append(_finding(hit))
     return result

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 from neuron_readiness.context import Context
 from neuron_readiness.evidence import StageResult
+from neuron_readiness.gates import table
+from neuron_readiness.pilot import PilotError
 
 
 def run(context: Context) -> StageResult:
     result = StageResult("pilot", "The pilot")
     pilot = context.pilot
+    try:
+        known = table.load()
+        names = {g.name for g in known}
+        # A gate of a table of one's own is known only where the record is put together.
+        changes = {n: e for n, e in pilot.setting("gates", {}).items() if n in names}
+        table.changed(known, changes)
+    except table.GateError as error:
+        raise PilotError(f"`gates`: {error}") from error
     result.facts = {
         "name": pilot.name,
         "trains": pilot.trains,
