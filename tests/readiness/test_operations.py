@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from neuron_readiness.context import Context, Options
-from neuron_readiness.run import training
+from neuron_readiness.run import launching, training
 from neuron_readiness.stages import operations
 
 JOB = """
@@ -153,3 +153,9 @@ def test_a_distributed_job_that_loses_a_rank_restarts(tmp_path: Path) -> None:
     assert facts["ranks_agree"] and facts["restart_agrees"]
     assert facts["survivors"] == ["noticed"]
     assert facts["failed"] == 0
+    assert 0 < facts["communication_share"] <= 1
+
+
+def test_collectives_at_the_same_time_count_once() -> None:
+    assert launching.covered([(5.0, 7.0), (0.0, 2.0), (1.0, 3.0), (1.5, 1.6)]) == 5.0
+    assert launching.covered([]) == 0.0

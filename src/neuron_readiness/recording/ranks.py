@@ -23,15 +23,17 @@ def examine(result: StageResult, context: Context) -> dict[str, Any]:
         tempfile.TemporaryDirectory(dir=context.out) as folder,
     ):
         try:
-            whole = _answers(context, world, whole_folder, resume=False)
+            ran = _answers(context, world, whole_folder, resume=False)
             facts["survivors"] = _killed(context, world, folder)
-            resumed = _answers(context, world, folder, resume=True)
+            again = _answers(context, world, folder, resume=True)
         except ChildFailed as error:
             text = str(error).splitlines()[0]
             facts |= {"failed": 1, "error": str(error)}
             result.findings.append(Finding(f"distributed job: {text}", "gap"))
             result.open("recovery of the distributed job", text)
             return facts
+    whole, resumed = [r["answer"] for r in ran], [r["answer"] for r in again]
+    _communication(result, facts, ran)
     facts["ranks_agree"] = all(a == whole[0] for a in whole)
     facts["restart_agrees"] = resumed == whole
     facts["survivors_hang"] = facts["survivors"].count("hung")
@@ -46,6 +48,20 @@ def examine(result: StageResult, context: Context) -> dict[str, Any]:
     if not facts["restart_agrees"]:
         result.findings.append(Finding("a restarted job reaches another result", "gap"))
     return facts
+
+
+def _communication(result: StageResult, facts: dict[str, Any], ran: list[dict[str, Any]]) -> None:
+    """The share of the job in which a collective was under way, on the rank where it is largest."""
+    known = [r for r in ran if r["communication_s"] is not None]
+    if not known:
+        result.open("time in collectives", "the backend names no work to PyTorch's profiler")
+        return
+    facts["communication_share"] = max(r["communication_s"] / r["seconds"] for r in known)
+    result.measured(
+        f"a collective is under way for {facts['communication_share']:.0%} of the job",
+        "PyTorch's profiler, from each collective's start to its completion, waiting for other "
+        "ranks included; the pilot's own set-up is part of the job",
+    )
 
 
 def _start(
