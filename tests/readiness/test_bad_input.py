@@ -168,7 +168,7 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> store.Store:
 
 
 def test_a_full_disk_keeps_the_record(full_disk: store.Store, tmp_path: Path) -> None:
-    record = pilot_run._finish(request(tmp_path), full_disk, Outcome(), None)
+    record = pilot_run._finish(request(tmp_path), full_disk, Outcome(key="key"), None)
     assert record["exit_code"] == exits.FAULTS["disk-full"]
     written = json.loads((tmp_path / "out" / "record.json").read_text())
     assert written["items"]["effort"]["status"] == "done"

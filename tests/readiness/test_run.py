@@ -97,6 +97,20 @@ def test_stored_stages_are_kept_until_the_pilot_changes(tmp_path: Path) -> None:
     assert stage.stat().st_mtime_ns > first
 
 
+def test_a_record_holds_nothing_of_another_pilot(tmp_path: Path) -> None:
+    environ = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    run_text(
+        tmp_path, PLAIN, "--device", "cpu", "--only", "effort", "--only", "inventory", **environ
+    )
+    changed = PLAIN + "effort = {'hours': 1}\n"
+    _, record = run_text(tmp_path, changed, "--device", "cpu", "--only", "effort", **environ)
+    assert record["items"]["effort"]["status"] == "done"
+    assert record["items"]["inventory"]["status"] == "open"
+    assert "no result is stored that is valid" in record["items"]["inventory"]["reason"]
+    _, record = run_text(tmp_path, PLAIN, "--device", "cpu", "--only", "effort", **environ)
+    assert record["items"]["inventory"]["status"] == "done"  # which is still there
+
+
 def test_drift_since_the_last_record_is_flagged() -> None:
     from neuron_readiness.record.assemble import drift
 

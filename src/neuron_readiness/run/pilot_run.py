@@ -18,7 +18,7 @@ from neuron_readiness.report import render
 from neuron_readiness.run import faults, store
 from neuron_readiness.run.progress import Progress
 from neuron_readiness.run.supervisor import Limits, Outcome, supervise
-from neuron_readiness.stages import STAGES
+from neuron_readiness.stages import ALWAYS, STAGES
 
 
 @dataclasses.dataclass
@@ -74,7 +74,11 @@ def _finish(
 ) -> dict[str, Any]:
     results = {}
     for name in ("pilot", *(s.name for s in STAGES)):
-        found = place.load(name)
+        # A result of another pilot, another environment or other options is no evidence here.
+        if name in ALWAYS:
+            found = place.load(name) if name in outcome.ended else None
+        else:
+            found = place.load(name, outcome.key) if outcome.key else None
         if found is not None and name not in outcome.lost:
             results[name] = found
     found_faults = [*outcome.lost.values(), *outcome.general]
@@ -150,7 +154,10 @@ def _reasons(
         elif outcome.interrupted:
             reasons[stage.name] = "the run was interrupted"
         elif request.only and stage.name not in request.only:
-            reasons[stage.name] = "not asked for in this run (--only)"
+            reasons[stage.name] = (
+                "not asked for in this run (--only), and no result is stored that "
+            )
+            reasons[stage.name] += "is valid for this pilot, environment and these options"
         elif outcome.general:
             reasons[stage.name] = outcome.general[0].text
     return reasons

@@ -41,8 +41,11 @@ def available_bytes() -> int | None:
 
 @dataclasses.dataclass
 class Outcome:
-    """How the stages ended. ``lost``: a stage that gave no result, with the fault."""
+    """How the stages ended. ``lost``: a stage that gave no result, with the fault. ``key``: what a
+    result must have been made with to count, None where the pilot could not be loaded."""
 
+    key: str | None = None
+    ended: list[str] = dataclasses.field(default_factory=list)
     lost: dict[str, Fault] = dataclasses.field(default_factory=dict)
     kept: list[str] = dataclasses.field(default_factory=list)
     general: list[Fault] = dataclasses.field(default_factory=list)
@@ -153,11 +156,15 @@ class _Worker:
             if not any(f.kind == "forked" for f in outcome.general):
                 outcome.general.append(Fault("forked", text, "workload"))
             return current
+        if kind == "key":
+            outcome.key = event["key"]
+            return current
         name: str = event["stage"]
         if kind == "begin":
             progress.begin(name)
             return name
         done.append(name)
+        outcome.ended.append(name)
         if kind == "kept":
             outcome.kept.append(name)
         progress.end(name, event.get("status", "kept from an earlier run"))

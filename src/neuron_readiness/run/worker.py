@@ -39,7 +39,6 @@ def main(argv: list[str]) -> int:
 
 # Not an item of the record: what the pilot is, or why it cannot be loaded.
 _PILOT = stages.Stage("pilot", "The pilot", needs_device=False)
-ALWAYS = ("environment", "pilot")
 
 
 def _send(fd: int, event: dict[str, Any]) -> None:
@@ -56,9 +55,9 @@ def run_stages(context: Context, names: list[str], force: list[str], tell: Any) 
     store = Store(context.out)
     key = ""
     for stage in (*stages.STAGES[:1], _PILOT, *stages.STAGES[1:]):
-        wanted = stage.name in names or stage.name in ALWAYS
+        wanted = stage.name in names or stage.name in stages.ALWAYS
         stored = None
-        if stage.name not in ALWAYS:
+        if stage.name not in stages.ALWAYS:
             usable = key if stage.name not in force else "-"
             stored = store.load(stage.name, usable)
         if stored is not None and stored["status"] == "done" and not stored["faults"]:
@@ -82,6 +81,7 @@ def run_stages(context: Context, names: list[str], force: list[str], tell: Any) 
             if result.status != "done":
                 return
             key = stage_key(context, context.earlier["environment"])
+            tell({"event": "key", "key": key})
 
 
 def attempt(context: Context, stage: stages.Stage) -> StageResult:

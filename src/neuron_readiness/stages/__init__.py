@@ -34,3 +34,5 @@ STAGES: tuple[Stage, ...] = (
     Stage("operations", "Operations"),
 )
 BY_NAME: dict[str, Stage] = {s.name: s for s in STAGES}
+# Run every time: a stored result of another stage counts only for what these find.
+ALWAYS = ("environment", "pilot")
