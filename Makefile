@@ -30,7 +30,7 @@ run: $(DONE)/torchneuron
 test: $(DONE)/torchneuron $(DONE)/test
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not full and not clients" $(PYTEST_ARGS)
 
-test-full: $(DONE)/torchneuron $(DONE)/test $(DONE)/clients $(DONE)/vision
+test-full: $(DONE)/torchneuron $(DONE)/test $(DONE)/clients $(DONE)/vision $(DONE)/torch-mlir
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: $(DONE)/torchneuron $(DONE)/lint
@@ -79,6 +79,6 @@ $(DONE)/vision: requirements/vision.txt $(DONE)/torch
 	$(PIP) install --no-deps --upgrade --target $(VENV)/vision -r $<
 	@touch $@
 
-$(DONE)/test $(DONE)/clients $(DONE)/lint: $(DONE)/%: requirements/%.txt $(DONE)/torch
+$(DONE)/test $(DONE)/clients $(DONE)/lint $(DONE)/torch-mlir: $(DONE)/%: requirements/%.txt $(DONE)/torch
 	$(PIP) install -r $<
 	@touch $@

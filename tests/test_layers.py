@@ -44,7 +44,8 @@ PYTHON_LAYERS: dict[str, set[str]] = {
     "config": set(),
     "plugins": {"config"},
     "lowering": {"config"},
-    "compiler": {"_C", "config", "plugins", "lowering"},
+    "frontend": {"config", "lowering"},
+    "compiler": {"_C", "config", "plugins", "lowering", "frontend"},
     "neuron": {"_C", "config", "plugins", "lowering", "compiler"},
     "eager": {"_C", "config", "meta_kernels", "plugins", "lowering", "compiler", "neuron"},
     "dynamo": {"_C", "config", "plugins", "lowering", "compiler", "neuron"},
@@ -61,6 +62,7 @@ PYTHON_LAYERS: dict[str, set[str]] = {
 PYTHON_ONLY: dict[str, tuple[str, ...]] = {
     "jax": ("torch_neuronx.lowering",),
     "jaxlib": ("torch_neuronx.lowering",),
+    "torch_mlir": ("torch_neuronx.frontend.torch_mlir",),
 }
 # Packages that a part of the house must never import.
 PYTHON_NEVER: dict[str, tuple[str, ...]] = {

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = ("test", "clients", "vision", "lint", "plugins", "readiness", "cluster")
+EXTRAS = ("test", "clients", "vision", "lint", "plugins", "readiness", "cluster", "torch-mlir")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 # A module that compiles in a second; what is tested is the build, not our C++.
 TINY_MODULE = """

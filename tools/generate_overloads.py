@@ -164,6 +164,8 @@ def row(name: str, kind: str, schema: Any, rule: table.Rule) -> dict[str, Any]:
         result["policies"] = listed
     if "rng" in rule.wants:
         result["rng"] = True
+    if "checks" in rule.wants:
+        result["checks"] = True
     if rule.exact:
         result["exact"] = True
     if rule.mutates:

@@ -37,6 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     prune.add_argument("--max-mb", type=float, required=True, help="what may stay, in MiB")
     export = actions.add_parser("export", help="write the executables to a file")
     export.add_argument("file", help="what to write")
+    export.add_argument(
+        "--portable", action="store_true", help="compile all of it again, for any CPU with AVX2"
+    )
     bring = actions.add_parser("import", help="take the executables of such a file")
     bring.add_argument("file", help="what to read")
     bring.add_argument("--trust", action="store_true", help="executables are code: you trust them")
@@ -99,6 +102,8 @@ def bundle_command(options: argparse.Namespace, cache: Any) -> int:
     from torch_neuronx.compiler import bundle
 
     secret = Path(options.key_file).read_bytes() if options.key_file else None
+    if options.action == "export" and options.portable:
+        return portable_command(options, secret)
     if options.action == "export":
         count = bundle.export(cache, options.file, secret)
         print(f"{options.file}: {count} entries of {cache.root}")
@@ -116,6 +121,24 @@ def bundle_command(options: argparse.Namespace, cache: Any) -> int:
         print(f"{options.file}: {error}", file=sys.stderr)
         return 1
     print(f"{cache.root}: {count} entries of {options.file}")
+    return 0
+
+
+def portable_command(options: argparse.Namespace, secret: bytes | None) -> int:
+    """``torchneuron cache export --portable``: 1 if this CPU or plugin cannot make such a file."""
+    import torch  # noqa: F401  # registers the device
+
+    from torch_neuronx.compiler import portable, session
+
+    try:
+        made = portable.export(session.portable_compiler(), options.file, secret)
+    except (RuntimeError, ValueError) as error:
+        print(f"{options.file}: {error}", file=sys.stderr)
+        return 1
+    left = f"; {made.skipped} made in other circumstances left out" if made.skipped else ""
+    print(
+        f"{options.file}: {made.programs} programs for CPUs with {', '.join(made.requires)}{left}"
+    )
     return 0
 
 

@@ -87,7 +87,7 @@ def test_option_that_is_not_keyed_does_not_count(plugin: pathlib.Path, cache: Di
 def test_editing_a_lowering_source_changes_the_hash(tmp_path: pathlib.Path) -> None:
     copy = tmp_path / "package"
     ignore = shutil.ignore_patterns("__pycache__")
-    for part in ("compiler", "dynamo", "eager", "lowering"):
+    for part in ("compiler", "dynamo", "eager", "frontend", "lowering"):
         shutil.copytree(PACKAGE / part, copy / part, ignore=ignore)
     shutil.copy(PACKAGE / "meta_kernels.py", copy)
     before = sources_hash(str(copy))
@@ -151,3 +151,39 @@ def test_cpu_features_name_the_architecture() -> None:
     assert features[0] == os.uname().machine
     if features[0] == "x86_64":
         assert "sse2" in features
+
+
+def test_a_portable_fingerprint_is_the_same_on_every_cpu(
+    plugin: pathlib.Path, cache: DiskCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(threads: int = 2, portable: bool = True, pjrt: str = "0.115") -> str:
+        return context_fingerprint(
+            str(plugin), pjrt, "cpu", threads, (), portable=portable, cache=cache
+        )
+
+    here = make(), make(portable=False)
+    monkeypatch.setattr(fingerprint, "cpu_features", lambda: "x86_64 avx2")
+    assert make() == make(threads=64) == here[0] != here[1]
+    assert make(portable=False) not in here
+    assert make(pjrt="0.116") != here[0]
+
+
+def test_xlas_flags_count(
+    plugin: pathlib.Path, cache: DiskCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make() -> str:
+        return context_fingerprint(str(plugin), "0.115", "cpu", 2, (), cache=cache)
+
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    without = make()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_enable_fast_math=true")
+    assert make() != without
+
+
+def test_portable_requirements_leave_avx512_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    level = " ".join(fingerprint._LEVEL)
+    monkeypatch.setattr(fingerprint, "cpu_features", lambda: f"x86_64 {level} gfni avx512f sse4a")
+    assert {*fingerprint.portable_requirements()} == fingerprint._LEVEL | {"gfni", "sse4a"}
+    monkeypatch.setattr(fingerprint, "cpu_features", lambda: level.replace("fma", ""))
+    with pytest.raises(ValueError, match="lacks fma"):
+        fingerprint.portable_requirements()

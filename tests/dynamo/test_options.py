@@ -42,7 +42,7 @@ def test_model_name_begins_the_graphs_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"model_name": 3}, {"fallback_execution": "yes"}, {"frontend": "torch-mlir"}]
+    "options", [{"model_name": 3}, {"fallback_execution": "yes"}, {"frontend": "mlir"}]
 )
 def test_wrong_value_names_option_expectation_and_value(options: dict[str, Any]) -> None:
     (name, value) = next(iter(options.items()))

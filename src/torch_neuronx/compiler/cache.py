@@ -172,9 +172,8 @@ class DiskCache:
             self.stats.misses += 1
             return None
         except trust.UnsafeCacheError as error:
-            self.stats.refused += 1
             self.stats.misses += 1
-            self._warn("refused", f"a cache entry is not used: {error}")
+            self.refuse(str(error))
             return None
         except OSError as error:
             self.stats.misses += 1
@@ -218,6 +217,11 @@ class DiskCache:
         with contextlib.suppress(OSError):
             os.unlink(path)
         self._warn("corrupt", f"a corrupt cache entry was removed, to be made anew: {path}: {why}")
+
+    def refuse(self, why: str) -> None:
+        """Count and report an entry that is whole and must not be used here."""
+        self.stats.refused += 1
+        self._warn("refused", f"a cache entry is not used: {why}")
 
     def put(self, key: str, meta: dict[str, Any], payload: bytes, level: str = "hlo") -> bool:
         """Store an entry atomically. False when the disk did not take it.

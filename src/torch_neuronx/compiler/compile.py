@@ -3,11 +3,14 @@
 ``Compiler.compile_program`` looks into level ``op`` under the operator's own key; that needs no
 lowering. On a miss the program is lowered, the module looked up in level ``hlo``, and compiled if
 it is not there either. An ``op`` entry holds what the caller must know of the module and points to
-the ``hlo`` entry, which holds the executable. Knows no device: ``Backend`` is the seam.
+the ``hlo`` entry, which holds the executable. After a miss, it is looked for among the executables
+that another machine exported for this one, too (``portable``). Knows no device: ``Backend`` is the
+seam.
 """
 
 from __future__ import annotations
 
+import base64
 import collections
 import concurrent.futures
 import contextlib
@@ -124,6 +127,7 @@ class _Flight:
 
     future: Pending
     name: str
+    call: str = ""  # digest of the compile options and of the caller's key
 
 
 class Compiler:
@@ -131,6 +135,9 @@ class Compiler:
 
     ``fingerprint`` is ``context_fingerprint(...)``, and ``module_fingerprint`` the same with
     ``sources=False``: the first is part of every ``op`` key, the second of every ``hlo`` key.
+    ``portable`` is the one with ``portable=True``, part of the keys of executables that were made
+    elsewhere (None: there are none), and ``features`` are those of this CPU, which must cover what
+    such an executable needs.
     ``cache`` None: nothing is kept on disk. ``compile_options`` are CompileOptionsProto bytes.
     ``progress_after_s``: how long somebody waits before a progress line. ``listeners`` are told
     the (level, key) pairs of an executable once it is on the disk, in any thread.
@@ -143,6 +150,8 @@ class Compiler:
         cache: DiskCache | None,
         *,
         module_fingerprint: str | None = None,
+        portable: str | None = None,
+        features: frozenset[str] = frozenset(),
         lower: Lower = client.lower,
         compile_options: bytes | None = None,
         workers: int | None = None,
@@ -151,11 +160,13 @@ class Compiler:
         self.backend = backend
         self.fingerprint = fingerprint
         self.module_fingerprint = module_fingerprint or fingerprint
+        self.portable = portable
+        self.features = features
         disabled = config.get("TORCH_NEURONX_DISABLE_NEFF_CACHE")
         self.cache = None if disabled else cache
         self.stats = CompilerStats()
         self.listeners: list[Callable[[Sequence[tuple[str, str]]], None]] = []
-        self._lower = lower
+        self.lower = lower
         self._options = options.encode() if compile_options is None else compile_options
         self._workers = workers
         self._progress_after_s = progress_after_s
@@ -188,11 +199,12 @@ class Compiler:
             Exception: what the backend raises when it cannot compile.
         """
         choice = self._options if compile_options is None else compile_options
-        key = self._op_key(l1_key, choice)
-        flight, mine = self._enter(key, "")
+        call = call_digest(l1_key, choice)
+        key = self.key_of(call)
+        flight, mine = self._enter(key, "", call)
         if mine:
             try:
-                found = self._load(key, extra_meta)
+                found = self._find(call, extra_meta)
                 if found is not None:
                     self._land(key, flight, found)
                     return found
@@ -218,8 +230,9 @@ class Compiler:
         Wait for the result with ``wait``, which reports progress.
         """
         choice = self._options if compile_options is None else compile_options
-        key = self._op_key(l1_key, choice)
-        flight, mine = self._enter(key, name)
+        call = call_digest(l1_key, choice)
+        key = self.key_of(call)
+        flight, mine = self._enter(key, name, call)
         if mine:
             try:
                 self._start(key, flight, make_program, extra_meta, choice)
@@ -231,7 +244,7 @@ class Compiler:
     def lookup(self, l1_key: bytes, *, compile_options: bytes | None = None) -> Compiled | None:
         """The executable if the disk has it under this key; never lowers or compiles long."""
         choice = self._options if compile_options is None else compile_options
-        return self._load(self._op_key(l1_key, choice), None)
+        return self._find(call_digest(l1_key, choice), None)
 
     def wait(self, future: Future[Compiled]) -> Compiled:
         """The result of ``submit``; one progress line if it takes long."""
@@ -260,23 +273,28 @@ class Compiler:
         if pool is not None:
             pool.shutdown(wait=True)
 
-    def _op_key(self, l1_key: bytes, choice: bytes) -> str:
-        digest = hashlib.sha256(self.fingerprint.encode())
-        digest.update(len(choice).to_bytes(8, "big") + choice + l1_key)
-        return digest.hexdigest()
+    def key_of(self, call: str) -> str:
+        """The key, in level ``op``, of a call's digest."""
+        return hashlib.sha256(f"{self.fingerprint} {call}".encode()).hexdigest()
+
+    def portable_keys(self, call: str, module: bytes, choice: bytes) -> tuple[str, str]:
+        """The keys of an executable for other machines, in levels ``op`` and ``hlo``."""
+        assert self.portable is not None
+        return self._portable_key(call), _module_key(self.portable, module, choice)
+
+    def _portable_key(self, call: str) -> str:
+        return hashlib.sha256(f"{self.portable} {call}".encode()).hexdigest()
 
     def _module_key(self, module: bytes, choice: bytes) -> str:
-        digest = hashlib.sha256(self.module_fingerprint.encode())
-        digest.update(len(choice).to_bytes(8, "big") + choice + module)
-        return digest.hexdigest()
+        return _module_key(self.module_fingerprint, module, choice)
 
-    def _enter(self, key: str, name: str) -> tuple[_Flight, bool]:
+    def _enter(self, key: str, name: str, call: str) -> tuple[_Flight, bool]:
         with self._lock:
             flight = self._flights.get(key)
             if flight is not None:
                 self.stats.joined += 1
                 return flight, False
-            flight = self._flights[key] = _Flight(Pending(), name)
+            flight = self._flights[key] = _Flight(Pending(), name, call)
             # Marked as running: a waiter that gives up must not cancel it for the others.
             flight.future.set_running_or_notify_cancel()
             return flight, True
@@ -329,7 +347,7 @@ class Compiler:
         try:
             with state:
                 looked = not callable(program)
-                found = None if looked else self._load(key, extra)
+                found = None if looked else self._find(flight.call, extra)
                 if found is None:
                     found = self._make(key, flight, program, extra, choice)
             self._land(key, flight, found)
@@ -357,7 +375,7 @@ class Compiler:
                 program = program()
             flight.name = flight.name or program_name(program)
             with profiled("lower", flight.name):
-                reply = self._lower(program, self.backend.platform, self.backend.stablehlo_version)
+                reply = self.lower(program, self.backend.platform, self.backend.stablehlo_version)
             flight.future.lowered.set()
             described = _describe(reply, extra)
             handle, source, compile_s, load_s, size = self._executable(
@@ -372,11 +390,26 @@ class Compiler:
             flight.future.set_result(compiled)
             if self.cache is not None:
                 module_key = self._module_key(reply.module, choice)
-                meta = {"name": flight.name, "module": module_key, "program": described}
+                meta = {
+                    "name": flight.name,
+                    "module": module_key,
+                    "program": described,
+                    "call": flight.call,
+                    "options": base64.b85encode(choice).decode(),
+                }
                 # Without a serialized executable, the module at least saves the lowering.
                 self.cache.put(key, meta, b"" if size else _pack(choice, reply.module), "op")
                 self._tell(key, module_key)
             return compiled
+
+    def _find(self, call: str, extra: dict[str, Any] | None) -> Compiled | None:
+        """From the disk, made here or for machines like this one."""
+        found = self._load(self.key_of(call), extra)
+        if found is None and self.portable is not None and self.cache is not None:
+            key = self._portable_key(call)
+            if self.cache.contains(key, "op"):
+                found = self._load(key, extra)
+        return found
 
     def _load(self, key: str, extra: dict[str, Any] | None) -> Compiled | None:
         """From the disk, without lowering. Whatever is wrong there is a miss."""
@@ -384,6 +417,10 @@ class Compiler:
             return None
         entry = self.cache.get(key, "op")
         if entry is None:
+            return None
+        missing = sorted({*entry.meta.get("requires", ())} - self.features)
+        if missing:
+            self.cache.refuse(f"it was made for CPUs with {', '.join(missing)}; this one has not")
             return None
         name, module_key = entry.meta["name"], entry.meta["module"]
         compile_s = load_s = 0.0
@@ -498,6 +535,17 @@ class Compiler:
     def _after_fork_in_child(self) -> None:
         # The parent's threads are not here: their flights would never land.
         self._reset()
+
+
+def call_digest(l1_key: bytes, choice: bytes) -> str:
+    """What a caller asks for, whatever the machine: its key and the compile options."""
+    return hashlib.sha256(len(choice).to_bytes(8, "big") + choice + l1_key).hexdigest()
+
+
+def _module_key(fingerprint: str, module: bytes, choice: bytes) -> str:
+    digest = hashlib.sha256(fingerprint.encode())
+    digest.update(len(choice).to_bytes(8, "big") + choice + module)
+    return digest.hexdigest()
 
 
 def program_name(program: AnyProgram) -> str:

@@ -2,8 +2,8 @@
 
 An executable is native code of one plugin for one CPU. So the fingerprint covers the plugin's
 file, its PJRT version and platform, the CPU's features, the worker threads, the registered
-handlers and the keyed options; and, for keys that are answered without lowering, the sources of
-``lowering/``, ``compiler/`` and the planners and the versions of torch, jax and jaxlib.
+handlers, XLA's flags and the keyed options; and, for keys that are answered without lowering, the
+sources of ``lowering/``, ``compiler/`` and the planners and the versions of torch, jax and jaxlib.
 """
 
 from __future__ import annotations
@@ -20,6 +20,17 @@ from torch_neuronx import config
 from torch_neuronx.compiler.cache import DiskCache, shared_cache
 
 _DISTRIBUTIONS = ("torch", "jax", "jaxlib", "torchneuron")
+PORTABLE_ISA = "AVX2"  # what `cache export --portable` compiles for
+# Extensions as /proc/cpuinfo names them: what that level means, and what XLA uses beside it where
+# the CPU that it compiles on has it.
+_LEVEL = {
+    "abm", "avx", "avx2", "bmi1", "bmi2", "cx16", "f16c", "fma", "movbe", "popcnt", "sse4_1",
+    "sse4_2", "ssse3", "xsave",
+}  # fmt: skip
+_BESIDE = {
+    "adx", "aes", "avx_ifma", "avx_ne_convert", "avx_vnni", "avx_vnni_int16", "avx_vnni_int8",
+    "gfni", "pclmulqdq", "sha512", "sha_ni", "sm3", "sm4", "sse4a", "vaes", "vpclmulqdq",
+}  # fmt: skip
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
@@ -31,14 +42,16 @@ def context_fingerprint(
     handlers: Iterable[str],
     *,
     sources: bool = True,
+    portable: bool = False,
     cache: DiskCache | None = None,
 ) -> str:
     """Fingerprint, in hexadecimal, of what stands between a key and an executable.
 
     ``handlers`` are the names of the custom calls that are registered with the plugin: a module
     says what it calls, but what that does is in the extension and in torch. With
-    ``sources=False`` it is that of a module that is already lowered. ``cache`` remembers the
-    plugin's hash (default: the process's cache).
+    ``sources=False`` it is that of a module that is already lowered; with ``portable`` it leaves
+    out this CPU's features and its threads, for executables that other CPUs run. ``cache``
+    remembers the plugin's hash (default: the process's cache).
 
     Raises:
         OSError: the plugin cannot be read.
@@ -47,9 +60,10 @@ def context_fingerprint(
         "plugin": plugin_hash(plugin_path, cache),
         "pjrt": pjrt_version,
         "platform": platform_version,
-        "cpu": cpu_features(),
-        "threads": num_threads,
+        "cpu": f"{os.uname().machine} {PORTABLE_ISA}" if portable else cpu_features(),
+        "threads": "any" if portable else num_threads,
         "handlers": (names := sorted(set(handlers))),
+        "flags": os.environ.get("XLA_FLAGS", ""),  # the plugin reads them
         "options": config.keyed(),
     }
     if sources or names:
@@ -65,7 +79,7 @@ def sources_hash(package: str = _PACKAGE) -> str:
     """Hash of every Python source that decides what is kept under a key that needs no lowering."""
     digest = hashlib.sha256()
     paths = [os.path.join(package, "meta_kernels.py")]
-    for part in ("compiler", "dynamo", "eager", "lowering"):
+    for part in ("compiler", "dynamo", "eager", "frontend", "lowering"):
         paths += sorted(_python_files(os.path.join(package, part)))
     for path in paths:
         with open(path, "rb") as file:
@@ -128,6 +142,21 @@ def cpu_features() -> str:
     except OSError:
         pass
     return " ".join([os.uname().machine, *features])
+
+
+def portable_requirements() -> list[str]:
+    """Features that a CPU needs to run what this one compiles for ``PORTABLE_ISA``.
+
+    Raises:
+        ValueError: this CPU is not of that level.
+    """
+    have = {*cpu_features().split()}
+    if _LEVEL - have:
+        raise ValueError(
+            f"a portable export is for CPUs with {PORTABLE_ISA}, and this one lacks "
+            f"{', '.join(sorted(_LEVEL - have))}. Export on another machine"
+        )
+    return sorted(_LEVEL | have & _BESIDE)
 
 
 @functools.cache

@@ -67,6 +67,8 @@ class Graph:
     fallback: tuple[str, ...] = ()  # without one
     decomposed: tuple[str, ...] = ()  # decomposed on the way to this graph
     traced: str = ""  # "by AOTAutograd", or "cached": found in its cache
+    frontend: str = "jax"  # what lowers it; "torch-mlir" with its version
+    own_rules: tuple[str, ...] = ()  # overloads that our rules lower in spite of that
     buckets: tuple[str, ...] = ()  # the symbols that are padded, and to which sizes
     specialisations: list[Specialisation] = dataclasses.field(default_factory=list)
 

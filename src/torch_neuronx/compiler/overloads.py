@@ -35,6 +35,7 @@ class Overload:
     exact: bool
     mutates: tuple[str, ...]
     internal: bool
+    checks: bool = False  # the rule refuses bad indices, singular matrices and the like
 
 
 @functools.cache
@@ -51,6 +52,7 @@ def table() -> dict[str, Overload]:
             row.get("exact", False),
             tuple(row.get("mutates", ())),
             row.get("internal", False),
+            row.get("checks", False),
         )
         for row in rows
     }

@@ -6,6 +6,7 @@ import base64
 import dataclasses
 import functools
 import json
+import os
 import threading
 import zlib
 from typing import Any
@@ -14,8 +15,8 @@ from torch_neuronx import _C, config
 from torch_neuronx.compiler import host_kernels, options
 from torch_neuronx.compiler.cache import shared_cache
 from torch_neuronx.compiler.compile import Compiled, Compiler
-from torch_neuronx.compiler.fingerprint import context_fingerprint
-from torch_neuronx.lowering import client
+from torch_neuronx.compiler.fingerprint import PORTABLE_ISA, context_fingerprint, cpu_features
+from torch_neuronx.frontend import lower
 from torch_neuronx.lowering.program import AnyProgram, from_json
 
 _lock = threading.Lock()
@@ -67,10 +68,40 @@ def compiler() -> Compiler:
                 context_fingerprint(*common, cache=cache),
                 cache,
                 module_fingerprint=context_fingerprint(*common, sources=False, cache=cache),
-                lower=functools.partial(client.lower, handlers=handlers),
+                portable=context_fingerprint(*common, portable=True, cache=cache)
+                if is_cpu
+                else None,
+                features=frozenset(cpu_features().split()),
+                lower=functools.partial(lower, handlers=handlers),
                 compile_options=options.encode(options.EXACT_CPU if is_cpu else options.EXACT),
             )
         return _compiler
+
+
+def portable_compiler() -> Compiler:
+    """The process's compiler, whose backend compiles for ``PORTABLE_ISA``. For ``portable``.
+
+    XLA reads what it may use once, when its client is made; so this starts the runtime.
+
+    Raises:
+        RuntimeError: the runtime runs already, or the plugin is not for a CPU.
+    """
+    if _C.is_started():
+        raise RuntimeError("a portable export must come before the first use of the device")
+    flags = os.environ.get("XLA_FLAGS")
+    os.environ["XLA_FLAGS"] = f"{flags or ''} --xla_cpu_max_isa={PORTABLE_ISA}"
+    try:
+        _C.platform()
+    finally:
+        # Keys are those of a process without it.
+        if flags is None:
+            del os.environ["XLA_FLAGS"]
+        else:
+            os.environ["XLA_FLAGS"] = flags
+    made = compiler()
+    if made.portable is None:
+        raise RuntimeError("the plugin is not for a CPU: its executables are its own to move")
+    return made
 
 
 def events() -> list[dict[str, Any]]:

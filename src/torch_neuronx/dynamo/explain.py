@@ -75,6 +75,9 @@ class Explanation:
                 lines.append("  found in AOTAutograd's cache")
             if g.obstacle:
                 lines.append(f"  operator by operator, because {g.obstacle}")
+            if g.frontend != "jax":
+                but = f"; {', '.join(g.own_rules)} by our own rules" if g.own_rules else ""
+                lines.append(f"  lowered by {g.frontend}{but}")
             lines += [f"  padded to buckets: {text}" for text in g.buckets]
             for s in g.specialisations:
                 lines += _specialisation(s)

@@ -17,7 +17,7 @@ from torch._dynamo.utils import counters
 from torch_neuronx import _C
 from torch_neuronx.compiler import artifacts, ledger, planning
 from torch_neuronx.compiler.compile import Compiled
-from torch_neuronx.dynamo import causes, costs, obstacles, regions
+from torch_neuronx.dynamo import causes, costs, foreign, obstacles, regions
 from torch_neuronx.dynamo import graph as fx
 from torch_neuronx.dynamo.options import Options
 from torch_neuronx.dynamo.split import Split, split
@@ -56,6 +56,7 @@ class CompiledFunction:
         self._obstacle = obstacles.find(gm)
         self.record = _record(gm, self.name, kind, graph_id, options.model_name, cause)
         self.record.obstacle = self._obstacle
+        self.record.frontend = foreign.of_graph(options.frontend, kind)
         ledger.add_graph(self.record)
         counters["neuron"]["compiled_graphs"] += 1
         counters["neuron"]["graphs_with_collectives"] += self.record.has_collectives
@@ -96,7 +97,8 @@ class CompiledFunction:
         self._constants = fx.constants(self._device_gm, self._device)
         self._host_inputs = fx.host_inputs(self._device_gm)
         self._literals = fx.literal_results(self._device_gm)
-        self._digest = hashlib.sha256(fx.canonical_text(self._device_gm).encode()).digest()
+        text = f"{self.record.frontend}\n{fx.canonical_text(self._device_gm)}"
+        self._digest = hashlib.sha256(text.encode()).digest()
         self._graph = _C.Graph(self.name)
         _register(self)
 
@@ -176,6 +178,8 @@ class CompiledFunction:
                 program = None
             else:
                 program, shape, lines = fx.write(self._device_gm, call, values)
+                if self.record.frontend != "jax":
+                    program, lines, self.record.own_rules = foreign.divide(program, lines)
                 made = planning.compile(
                     name,
                     key,

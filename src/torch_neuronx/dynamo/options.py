@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch_neuronx import config
-from torch_neuronx.dynamo import buckets
+from torch_neuronx.dynamo import buckets, foreign
 
 OWN = ("model_name", "fallback_execution", "buckets", "frontend", "dynamic")
 
@@ -23,16 +23,19 @@ class Options:
     ``model_name`` begins the names of graphs and artefacts. ``fallback_execution``: a graph that
     cannot be compiled runs operator by operator instead of raising. ``buckets``: the sizes that
     changing dimensions are padded to (``buckets.Spec``), by dimension. ``frontend`` is what lowers
-    to StableHLO: "jax", and no other yet.
+    to StableHLO: "jax", which is our own rules, or "torch-mlir" with its version (``foreign``).
     """
 
     model_name: str = "model_default"
     fallback_execution: bool = False
     buckets: buckets.Specs = dataclasses.field(default_factory=dict)
+    frontend: str = "jax"
 
     @staticmethod
     def read(given: Mapping[str, Any] | None, mode: str | None) -> Options:
         """Raises ValueError for a value that an option does not take; foreign keys are named once.
+
+        And ImportError for a front end that is not installed.
 
         ``dynamic`` is TorchNeuron's own note to itself and has no effect.
         """
@@ -52,13 +55,8 @@ class Options:
                 f"options['fallback_execution'] of torch.compile: expected True or False, got "
                 f"{fallback!r}"
             )
-        frontend = given.get("frontend", "jax")
-        if frontend != "jax":
-            raise ValueError(
-                f"options['frontend'] of torch.compile: expected 'jax', got {frontend!r}. The "
-                "Torch-MLIR front end is not there; leave the option out"
-            )
-        return Options(name, fallback, buckets.read(given.get("buckets")))
+        frontend = foreign.chosen(given.get("frontend", "jax"))
+        return Options(name, fallback, buckets.read(given.get("buckets")), frontend)
 
 
 def _once(key: Any, text: str) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from jaxlib.mlir import passmanager
 from jaxlib.mlir.dialects import stablehlo
 
-from torch_neuronx.lowering import control, exact, handlers, table, traffic, views
+from torch_neuronx.lowering import control, exact, foreign, handlers, table, traffic, views
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.lowering.checks import Check, Checks
 from torch_neuronx.lowering.dtypes import cast, dtype_name, e4m3_limit, np_dtype
@@ -103,6 +103,10 @@ class _Evaluator:
         args = [self.resolve(a) for a in node.args]
         if node.op in control.RULES:
             return self._control(node, args)
+        if node.op == ir.FOREIGN:
+            text, *inputs = args
+            arrays = [jnp.asarray(x) for x in inputs]
+            return self._checked(node, foreign.call(text, arrays, node.outputs))
         rule = table.RULES.get(node.op)
         if rule is None:
             raise NoRuleError(f"{node.op}: no rule in the lowering table")

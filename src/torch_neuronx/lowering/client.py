@@ -38,8 +38,8 @@ sys.path.extend(p for p in path if p not in sys.path)
 module = types.ModuleType("torch_neuronx")
 module.__path__ = package
 sys.modules["torch_neuronx"] = module
-sys.argv = ["torch_neuronx.lowering.server", *arguments]
-runpy.run_module("torch_neuronx.lowering.server", run_name="__main__", alter_sys=True)
+sys.argv = arguments
+runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 """
 
 
@@ -72,14 +72,16 @@ class LoweringStats:
     seconds: float = 0.0
 
 
-class _ServerGone(Exception):
-    """The pipe ended: the server died or went after idling."""
+class ServerGone(Exception):
+    """The pipe ended: the server died (with ``status``) or went after idling."""
+
+    status: int | None = None
 
 
 class _Server:
     """One running server process and its two pipes. Used by one thread at a time."""
 
-    def __init__(self, idle_s: float) -> None:
+    def __init__(self, idle_s: float, module: str) -> None:
         if not sys.executable:
             raise LoweringError(
                 "the lowering server needs a Python interpreter, but sys.executable is empty. "
@@ -87,11 +89,12 @@ class _Server:
             )
         package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         path = [os.path.abspath(p) for p in sys.path if p]
-        setup = json.dumps([[package], path, ["--idle-s", repr(idle_s)]])
+        setup = json.dumps([[package], path, [module, "--idle-s", repr(idle_s)]])
         # The user's settings for jax and XLA are not meant for this process: they would change
         # what is lowered without changing the key, and an unknown XLA flag aborts the process.
         environ = {k: v for k, v in os.environ.items() if not k.startswith(("JAX_", "XLA_"))}
         environ["JAX_PLATFORMS"] = "cpu"
+        environ["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"  # for a front end, which imports torch
         try:
             self.process = subprocess.Popen(
                 # Isolated: PYTHONINSPECT and the like, and a jax.py in the working directory,
@@ -124,7 +127,7 @@ class _Server:
             source = self.process.stdout.fileno()
             reply = _read_exactly(source, _FRAME.unpack(_read_exactly(source, _FRAME.size))[0])
         except (BrokenPipeError, ConnectionResetError) as error:
-            raise _ServerGone from error
+            raise ServerGone from error
         (size,) = _HEADER.unpack_from(reply)
         end = _HEADER.size + size
         return json.loads(bytes(reply[_HEADER.size : end])), bytes(reply[end:])
@@ -153,7 +156,7 @@ def _read_exactly(fd: int, size: int) -> bytearray:
     while len(data) < size:
         chunk = os.read(fd, min(size - len(data), 1 << 20))
         if not chunk:
-            raise _ServerGone
+            raise ServerGone
         data += chunk
     return data
 
@@ -162,12 +165,19 @@ class LoweringClient:
     """A pool of at most ``servers`` lowering servers. Thread-safe.
 
     ``idle_s`` and ``servers`` default to the options TORCH_NEURONX_LOWERING_IDLE_S and
-    TORCH_NEURONX_LOWERING_SERVERS.
+    TORCH_NEURONX_LOWERING_SERVERS. ``module`` is what a server runs.
     """
 
-    def __init__(self, *, idle_s: float | None = None, servers: int | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        idle_s: float | None = None,
+        servers: int | None = None,
+        module: str = "torch_neuronx.lowering.server",
+    ) -> None:
         self._idle_s = idle_s
         self._limit = servers
+        self._module = module
         self._reset()
         _clients.add(self)
 
@@ -249,23 +259,36 @@ class LoweringClient:
         return self._call(b'{"ping": true}', None)[0]
 
     def _call(self, request: bytes, program: AnyProgram | None) -> tuple[dict[str, Any], bytes]:
-        for _ in range(2):
+        try:
+            return self.ask(request, attempts=2)
+        except ServerGone as gone:
+            raise LoweringError(
+                f"{_names(program)}: the lowering server ended twice on this request (status "
+                f"{gone.status}; its standard error says why). Try "
+                "TORCH_NEURONX_LOWERING=inprocess to debug it."
+            ) from gone
+
+    def ask(self, request: bytes, *, attempts: int) -> tuple[dict[str, Any], bytes]:
+        """A server's reply: header and bytes.
+
+        Raises:
+            ServerGone: so many servers died on it.
+        """
+        for _ in range(attempts):
             server = self._take()
             reply = None
             try:
                 reply = server.call(request)
-            except _ServerGone:
+            except ServerGone:
                 pass
             finally:
                 # After any other exception, Ctrl-C for one, half a reply may be in the pipe.
                 self._give_back(server, broken=reply is None)
             if reply is not None:
                 return reply
-        status = server.process.returncode
-        raise LoweringError(
-            f"{_names(program)}: the lowering server ended twice on this request (status {status}; "
-            "its standard error says why). Try TORCH_NEURONX_LOWERING=inprocess to debug it."
-        )
+        gone = ServerGone()
+        gone.status = server.process.returncode
+        raise gone
 
     def _take(self) -> _Server:
         limit = self._limit or config.get("TORCH_NEURONX_LOWERING_SERVERS")
@@ -283,7 +306,7 @@ class LoweringClient:
             self._taken += 1
             try:
                 idle_s = self._idle_s or config.get("TORCH_NEURONX_LOWERING_IDLE_S")
-                server = _Server(idle_s)
+                server = _Server(idle_s, self._module)
             except BaseException:
                 self._taken -= 1
                 self._condition.notify()

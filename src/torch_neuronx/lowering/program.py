@@ -15,6 +15,10 @@ import dataclasses
 import json
 from typing import Any
 
+# A node of this name holds a function that another front end lowers (``frontend``): a ``Subgraph``
+# and the numbers of its nodes in errors, or later the text of a StableHLO module; then its inputs.
+FOREIGN = "frontend::module"
+
 # torch dtype name (without "torch.") is the name of a dtype everywhere in this package.
 FLOAT_DTYPES = frozenset(
     {
@@ -182,12 +186,12 @@ class Program:
 
     def to_json(self) -> str:
         """Canonical text: equal programs give equal text."""
-        return json.dumps(_encode(self), separators=(",", ":"), sort_keys=True)
+        return json.dumps(encode(self), separators=(",", ":"), sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Program:
         """Inverse of ``to_json``."""
-        program = _decode(json.loads(text))
+        program = decode(json.loads(text))
         if not isinstance(program, Program):
             raise TypeError(f"expected a program, got {type(program).__name__}")
         return program
@@ -231,7 +235,7 @@ class Sequence:
 
     def to_json(self) -> str:
         """Canonical text: equal sequences give equal text."""
-        return json.dumps(_encode(self), separators=(",", ":"), sort_keys=True)
+        return json.dumps(encode(self), separators=(",", ":"), sort_keys=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +254,7 @@ AnyProgram = Program | Sequence | Text
 
 def from_json(text: str) -> Program | Sequence:
     """Inverse of ``to_json`` of either."""
-    program = _decode(json.loads(text))
+    program = decode(json.loads(text))
     if not isinstance(program, (Program, Sequence)):
         raise TypeError(f"expected a program, got {type(program).__name__}")
     return program
@@ -277,12 +281,13 @@ _CLASSES: dict[str, type] = {
 }
 
 
-def _encode(x: Any) -> Any:
+def encode(x: Any) -> Any:
+    """Data of a program as what JSON holds."""
     if dataclasses.is_dataclass(x):
-        fields = [_encode(getattr(x, f.name)) for f in dataclasses.fields(x)]
+        fields = [encode(getattr(x, f.name)) for f in dataclasses.fields(x)]
         return {"": type(x).__name__, "v": fields}
     if isinstance(x, (list, tuple)):
-        return [_encode(y) for y in x]
+        return [encode(y) for y in x]
     if isinstance(x, complex):
         return {"": "complex", "v": [repr(x.real), repr(x.imag)]}
     if isinstance(x, float):
@@ -292,9 +297,10 @@ def _encode(x: Any) -> Any:
     raise TypeError(f"a program cannot hold {type(x).__name__}: {x!r}")
 
 
-def _decode(x: Any) -> Any:
+def decode(x: Any) -> Any:
+    """Inverse of ``encode``."""
     if isinstance(x, list):
-        return tuple(_decode(y) for y in x)
+        return tuple(decode(y) for y in x)
     if not isinstance(x, dict):
         return x
     name, value = x[""], x["v"]
@@ -302,4 +308,4 @@ def _decode(x: Any) -> Any:
         return complex(float(value[0]), float(value[1]))
     if name == "float":
         return float(value)
-    return _CLASSES[name](*[_decode(y) for y in value])
+    return _CLASSES[name](*[decode(y) for y in value])

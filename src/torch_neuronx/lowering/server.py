@@ -24,6 +24,7 @@ import select
 import struct
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 # Each program leaves about 16 kB in jax's caches.
@@ -74,7 +75,7 @@ def _lower(request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
     return header, lowered.module
 
 
-def answer(frame: bytes) -> bytes:
+def answer(frame: bytes, lower: Callable[..., Any] = _lower) -> bytes:
     """The reply to one request. Every exception becomes a reply: the server outlives it."""
     from torch_neuronx.lowering.errors import LoweringError
 
@@ -85,7 +86,7 @@ def answer(frame: bytes) -> bytes:
         if "ping" in request:
             header: dict[str, Any] = {"ok": True, "modules": sorted(sys.modules)}
         else:
-            header, module = _lower(request)
+            header, module = lower(request)
     except LoweringError as error:
         header = {"ok": False, "kind": type(error).__name__, "text": str(error)}
     except Exception as error:
@@ -95,7 +96,13 @@ def answer(frame: bytes) -> bytes:
     return HEADER.pack(len(head)) + head + module
 
 
-def serve(source: int, sink: int, idle_s: float) -> None:
+def serve(
+    source: int,
+    sink: int,
+    idle_s: float,
+    reply_to: Callable[[bytes], bytes],
+    clear: Callable[[], None],
+) -> None:
     """Answer requests from file descriptor ``source`` until it ends or idles."""
     for served in itertools.count(1):
         readable, _, _ = select.select([source], [], [], idle_s)
@@ -107,13 +114,13 @@ def serve(source: int, sink: int, idle_s: float) -> None:
         frame = _read_exactly(source, FRAME.unpack(size)[0])
         if frame is None:
             return
-        reply = answer(frame)
+        reply = reply_to(frame)
         try:
             _write_all(sink, FRAME.pack(len(reply)) + reply)
         except BrokenPipeError:
             return
         if served % _CLEAR_EVERY == 0:
-            _clear()
+            clear()
 
 
 def _clear() -> None:
@@ -126,30 +133,42 @@ def _clear() -> None:
     gc.collect()
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Set up the process, then serve."""
+def idle_seconds(argv: list[str] | None) -> float:
+    """How long to wait for a request, from the command line or the options."""
     parser = argparse.ArgumentParser(prog="python -m torch_neuronx.lowering.server")
     parser.add_argument("--idle-s", type=float, help="exit after so many seconds without a request")
     args = parser.parse_args(argv)
-    idle_s = args.idle_s
-    if idle_s is None:
-        from torch_neuronx import config
+    if args.idle_s is not None:
+        return float(args.idle_s)
+    from torch_neuronx import config
 
-        idle_s = config.get("TORCH_NEURONX_LOWERING_IDLE_S")
-    # Descriptors of our own, and 0 and 1 pointed elsewhere: whatever a library reads or prints,
-    # it cannot touch the pipes.
+    return float(config.get("TORCH_NEURONX_LOWERING_IDLE_S"))
+
+
+def own_pipes() -> tuple[int, int]:
+    """Descriptors of our own, and 0 and 1 pointed elsewhere.
+
+    Whatever a library reads or prints, it cannot touch the pipes.
+    """
     source, sink = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
     os.dup2(2, 1)
+    return source, sink
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Set up the process, then serve."""
+    idle_s = idle_seconds(argv)
+    source, sink = own_pipes()
     os.environ["JAX_PLATFORMS"] = "cpu"
     # Loaded before the first request is read, so that a client can start a server early.
     from torch_neuronx.lowering import build, table
 
     table.load_rules()
     assert build is not None
-    serve(source, sink, idle_s)
+    serve(source, sink, idle_s, answer, _clear)
 
 
 if __name__ == "__main__":
