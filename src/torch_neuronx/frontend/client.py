@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Sequence
+from typing import Any
 
 from torch_neuronx.frontend import parts
 from torch_neuronx.frontend.parts import Part
@@ -56,12 +57,22 @@ def translate(part: Part) -> tuple[str, float]:
         LoweringError: as ``lower``.
     """
     try:
-        header, module = default_client().ask(part.to_json().encode(), attempts=1)
+        header, module = _ask(part)
     except ServerGone as gone:
         raise LoweringError(_name_what_aborts(part, gone)) from gone
     if not header["ok"]:
         raise LoweringError(f"Torch-MLIR cannot lower {header['text']}. {_HELP}")
     return module.decode(), float(header["seconds"])
+
+
+def _ask(part: Part) -> tuple[dict[str, Any], bytes]:
+    request = part.to_json().encode()
+    try:
+        return default_client().ask(request, attempts=1)
+    except ServerGone as gone:
+        if gone.status != 0:
+            raise
+        return default_client().ask(request, attempts=1)  # the first had just gone, after idling
 
 
 def default_client() -> LoweringClient:
@@ -78,7 +89,7 @@ def _name_what_aborts(part: Part, gone: ServerGone) -> str:
     text = f"Torch-MLIR's process ended with status {gone.status}"
     for i, node in enumerate(part.function.nodes):
         try:
-            default_client().ask(part.alone(i).to_json().encode(), attempts=1)
+            _ask(part.alone(i))
         except ServerGone:
             return f"{text} on {node.op} (node {part.numbers[i]}). {_HELP}"
     return f"{text} on this graph, and on none of its operators alone. {_HELP}"
