@@ -206,3 +206,11 @@ def test_the_workload_is_the_pilot_what_it_imports_beside_it_and_what_it_names(
     (tmp_path / "more" / "extra.py").write_text("")
     found = {p.name for p in sources.of_workload(tmp_path / "pilot.py", ["more"])}
     assert found == {"pilot.py", "helper.py", "deeper.py", "__init__.py", "part.py", "extra.py"}
+
+
+def test_names_that_lead_in_circles_come_to_an_end(tmp_path: Path) -> None:
+    names = [f"f{n}" for n in range(14)]  # each passes its device on to every other: 14! ways
+    calls = "".join(f"    {name}(x, where)\n" for name in names)
+    text = "".join(f"def {name}(x, where):\n    x.to(where)\n{calls}" for name in names)
+    found = kinds(tmp_path, text + "f0(x, 'cuda')\n")
+    assert found == [(text.count("\n") + 1, "device")]

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from neuron_readiness.inventory.names import Names
 
-_DEPTH = 8  # a value that passes through more names than this is not followed
 _LOOKUPS = ("get", "pop", "setdefault", "getenv")  # lookup(key, default)
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
@@ -51,14 +50,14 @@ class Values:
 
     def of(self, node: ast.expr) -> list[Value]:
         """Every string that ``node`` may be; nothing where it is not a matter of literals."""
-        return list(dict.fromkeys(self._of(node, "", _DEPTH)))
+        return list(dict.fromkeys(self._of(node, "", set())))
 
     def module_level(self, name: str) -> list[Value]:
         """Values of a name that another file imports from this one."""
         return [
             value
             for given in self._given[id(self._module), name]
-            for value in self._of(given, name, _DEPTH)
+            for value in self._of(given, name, set())
         ]
 
     def parameters(self) -> Iterator[tuple[str, ast.expr]]:
@@ -132,45 +131,48 @@ class Values:
 
     # -- what an expression may be
 
-    def _of(self, node: ast.expr, holder: str, depth: int) -> Iterator[Value]:
-        if depth == 0:
+    def _of(self, node: ast.expr, holder: str, seen: set[int]) -> Iterator[Value]:
+        """``seen``: expressions that were looked at, so that each is once, however names lead in
+        circles."""
+        if id(node) in seen:
             return
+        seen.add(id(node))
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield Value(node.value, str(self._path), node.lineno, holder)
         elif isinstance(node, ast.JoinedStr) and node.values:
             first = node.values[0]
             value = first.value if isinstance(first, ast.FormattedValue) else first
-            yield from self._of(value, holder, depth)
+            yield from self._of(value, holder, seen)
         elif isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Mod)):
-            yield from self._of(node.left, holder, depth)
+            yield from self._of(node.left, holder, seen)
         elif isinstance(node, ast.IfExp):
-            yield from self._of(node.body, holder, depth)
-            yield from self._of(node.orelse, holder, depth)
+            yield from self._of(node.body, holder, seen)
+            yield from self._of(node.orelse, holder, seen)
         elif isinstance(node, ast.BoolOp):
             for part in node.values:
-                yield from self._of(part, holder, depth)
+                yield from self._of(part, holder, seen)
         elif isinstance(node, ast.NamedExpr):
-            yield from self._of(node.value, holder, depth)
+            yield from self._of(node.value, holder, seen)
         elif isinstance(node, ast.Call):
-            yield from self._call(node, holder, depth)
+            yield from self._call(node, holder, seen)
         else:
             name, found = self._held(node)
             for given in found:
-                yield from self._of(given, name, depth - 1)
+                yield from self._of(given, name, seen)
             if not found:
                 yield from self._imported(node, name)
 
-    def _call(self, node: ast.Call, holder: str, depth: int) -> Iterator[Value]:
+    def _call(self, node: ast.Call, holder: str, seen: set[int]) -> Iterator[Value]:
         function = node.func
         name = function.attr if isinstance(function, ast.Attribute) else ""
         if isinstance(function, ast.Name):
             name = function.id
         if name == "format" and isinstance(function, ast.Attribute):
-            yield from self._of(function.value, holder, depth)
+            yield from self._of(function.value, holder, seen)
         elif name == "str" and node.args:
-            yield from self._of(node.args[0], holder, depth)
+            yield from self._of(node.args[0], holder, seen)
         elif name in _LOOKUPS and len(node.args) > 1:
-            yield from self._of(node.args[1], holder, depth)
+            yield from self._of(node.args[1], holder, seen)
 
     def _held(self, node: ast.expr) -> tuple[str, list[ast.expr]]:
         """What holds a value, as it is written, and the values that it is given."""

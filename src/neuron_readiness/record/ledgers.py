@@ -9,7 +9,8 @@ from typing import Any
 
 
 def write(out: Path, results: dict[str, dict[str, Any]]) -> list[str]:
-    """Writes each ledger that a stage filled to ``out/ledgers/NAME.parquet``; their names."""
+    """Writes each ledger that a stage filled to ``out/ledgers/NAME.parquet``, and removes the others;
+    their names."""
     import pyarrow
     import pyarrow.parquet
 
@@ -28,6 +29,9 @@ def write(out: Path, results: dict[str, dict[str, Any]]) -> list[str]:
             finally:
                 part.unlink(missing_ok=True)
             written.append(name)
+    for path in folder.glob("*.parquet"):  # of an earlier run, whose results do not count any more
+        if path.stem not in written:
+            path.unlink()
     return written
 
 
