@@ -9,7 +9,7 @@ from typing import Any
 
 
 def write(out: Path, results: dict[str, dict[str, Any]]) -> list[str]:
-    """Writes each ledger that a stage filled to ``out/ledgers/NAME.parquet``, and removes the others;
+    """Writes each ledger that a stage filled to ``out/ledgers/NAME.parquet``, removes others;
     their names."""
     import pyarrow
     import pyarrow.parquet
