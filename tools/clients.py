@@ -37,7 +37,9 @@ FOOT = """
 What the libraries need beside a device of PyTorch's:
 
 - Lightning: `import torch_neuronx.integrations.lightning`, then `Trainer(accelerator="neuron",
-  strategy="neuron")`. Its own default for a device that it does not know is the CPU.
+  strategy="neuron")`, and `Fabric` likewise. Its own default for a device that it does not know is
+  the CPU; the accelerator refuses it. The distribution `pytorch_lightning` has classes and
+  registries of its own: `import torch_neuronx.integrations.pytorch_lightning`.
 - `transformers.pipeline` and `SentenceTransformer` take the CPU where no device is given: pass
   `device="neuron"`, or import them from `torch_neuronx.integrations.transformers` and
   `torch_neuronx.integrations.sentence_transformers`.

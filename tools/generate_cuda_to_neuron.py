@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import pkgutil
 from collections.abc import Iterator
+from types import ModuleType
 
 _TYPES = "BFloat16 Bool Byte Char ComplexDouble ComplexFloat Double Float Half Int Long Short"
 
@@ -55,9 +57,14 @@ ABSENT = (
         "`torch.AcceleratorError` and `torch.OutOfMemoryError` are what a failed call raises",
     ),
     Absent(
-        "cudart current_blas_handle current_solver_handle gds get_gencode_flags has_magma sparse",
+        "cudart current_blas_handle current_solver_handle gds get_gencode_flags has_magma",
         "handles and build flags of CUDA's own libraries",
         "nothing: there is no such library underneath",
+    ),
+    Absent(
+        "sparse",
+        "types of sparse tensors, from before there were dtypes",
+        "`torch.sparse_coo_tensor` with `dtype=` and `device='neuron'`",
     ),
     Absent("nccl", "CUDA's own collectives", "`torch.distributed`"),
     Absent(
@@ -117,9 +124,6 @@ AROUND = (
     ("`CUDA_LAUNCH_BLOCKING=1`", "`NEURON_LAUNCH_BLOCKING=1`"),
     ("`PYTORCH_CUDA_ALLOC_CONF`", "nothing"),
 )
-# Submodules whose own public names are walked too: those that are the same objects under a second
-# name are not repeated.
-SUBMODULES = ("memory", "random", "amp", "nvtx", "comm", "graphs", "nccl", "profiler", "tunable")
 SUBMODULE_NOTES = {
     "comm": "`torch.distributed`; copies between devices are `tensor.to`",
 }
@@ -154,14 +158,30 @@ So are those of `torch.cuda.memory` and `torch.cuda.random`, as `torch.neuron.me
 """
 
 
+def public(module: ModuleType) -> set[str]:
+    """The public names of a module: those that it lists, and what else it defines."""
+    return set(getattr(module, "__all__", ())) | {
+        name
+        for name, value in vars(module).items()
+        if name[0] != "_" and getattr(value, "__module__", "") == module.__name__
+    }
+
+
+def submodules() -> list[str]:
+    """The public submodules of torch.cuda."""
+    import torch
+
+    return [m.name for m in pkgutil.iter_modules(torch.cuda.__path__) if m.name[0] != "_"]
+
+
 def names() -> list[str]:
-    """Public names of torch.cuda; of its submodules those that it does not show itself."""
+    """Public names of torch.cuda, and of its submodules; an object is not repeated there."""
     import torch
 
     found = set(torch.cuda.__all__)
-    for part in SUBMODULES:
+    for part in submodules():
         module = importlib.import_module(f"torch.cuda.{part}")
-        for name in module.__all__:
+        for name in public(module):
             if getattr(torch.cuda, name, None) is not getattr(module, name):
                 found.add(f"{part}.{name}")
     return sorted(found)
@@ -182,7 +202,7 @@ def present(name: str) -> bool:
 def left_out(name: str) -> Absent | None:
     """Why a name is not there; a submodule's entry holds for its names."""
     part = name.partition(".")[0]
-    if part in SUBMODULE_NOTES:
+    if "." in name and part in SUBMODULE_NOTES:
         return Absent(part, "collectives of one process over CUDA devices", SUBMODULE_NOTES[part])
     return LEFT_OUT.get(name) or LEFT_OUT.get(part)
 

@@ -1,4 +1,5 @@
-"""Lightning with the accelerator and strategy of ``torch_neuronx.integrations.lightning``."""
+"""Lightning: its Trainer and Fabric, with the accelerators and strategies of the integrations; the
+same Trainer of pytorch_lightning."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import torch
 from clients.common import library, numbers
 from support import no_fallback
 
-CLIENTS = ("lightning", "torchmetrics")
+CLIENTS = ("lightning", "pytorch-lightning", "torchmetrics")
 pytestmark = pytest.mark.clients
 
 
@@ -162,3 +163,104 @@ def test_devices_that_are_not_there(devices: Any, tmp_path: Path) -> None:
     exception = library("lightning.pytorch.utilities.exceptions").MisconfigurationException
     with pytest.raises(exception):
         trainer(tmp_path, devices=devices)
+
+
+def fabric(**options: Any) -> Any:
+    """A Fabric on the device, or with ``accelerator="cpu"`` there."""
+    library("torch_neuronx.integrations.lightning")
+    chosen = {"accelerator": "neuron", "strategy": "neuron"}
+    return library("lightning.fabric").Fabric(**{**chosen, **options})
+
+
+def fabric_losses(run: Any, *, compiled: bool = False) -> tuple[list[float], Any]:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 3))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+    if compiled:
+        net = torch.compile(net, backend="neuron")  # type: ignore[assignment]
+    model, optimizer = run.setup(net, optimizer)
+    batches = run.setup_dataloaders(loader())
+    losses = []
+    for _ in range(2):
+        for x, y in batches:
+            assert x.device == run.device
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(x), y)
+            run.backward(loss)
+            run.clip_gradients(model, optimizer, max_norm=1.0)
+            optimizer.step()
+            losses.append(loss.item())
+    return losses, model
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_fabric_follows_cpu(compiled: bool, tmp_path: Path) -> None:
+    run = fabric()
+    with no_fallback():
+        got, model = fabric_losses(run, compiled=compiled)
+    assert run.device == torch.device("neuron", 0)
+    expected, _ = fabric_losses(fabric(accelerator="cpu", strategy="auto"))
+    assert got == pytest.approx(expected, rel=1e-4)
+    run.save(tmp_path / "state.ckpt", {"model": model})
+    _, again = fabric_losses(run, compiled=compiled)
+    run.load(tmp_path / "state.ckpt", {"model": again})
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "bf16-true"])
+def test_fabric_precisions(precision: str) -> None:
+    run = fabric(precision=precision)
+    run.seed_everything(1, verbose=False)
+    with no_fallback(), run.autocast():
+        x = torch.ones(2, 2, device=run.device)
+        reduced = torch.float16 if precision.startswith("16") else torch.bfloat16
+        if precision.endswith("mixed"):
+            assert (x @ x).dtype == reduced
+    with no_fallback():
+        losses, _ = fabric_losses(run)
+    assert sum(losses[-4:]) < sum(losses[:4])
+
+
+def test_fabric_without_its_strategy_is_refused() -> None:
+    exception = library("lightning.fabric.utilities.exceptions").MisconfigurationException
+    with pytest.raises(exception, match="strategy='neuron'"):
+        fabric(strategy="auto").launch()
+
+
+def test_the_trainer_of_pytorch_lightning(tmp_path: Path) -> None:
+    pl = library("pytorch_lightning")
+    library("torch_neuronx.integrations.pytorch_lightning")
+
+    class Regression(pl.LightningModule):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.net, self.seen = torch.nn.Linear(8, 3), []
+
+        def training_step(self, batch: Any, index: int) -> torch.Tensor:
+            loss = torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+            self.seen.append(loss.item())
+            return loss
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def fit(**options: Any) -> Regression:
+        made = Regression()
+        quiet = dict.fromkeys(
+            ("logger", "enable_progress_bar", "enable_model_summary", "enable_checkpointing"), False
+        )
+        run = pl.Trainer(max_epochs=2, default_root_dir=str(tmp_path), **quiet, **options)
+        run.fit(made, loader())
+        return made
+
+    with no_fallback():
+        on_device = fit(accelerator="neuron", strategy="neuron", precision="bf16-mixed")
+        exact = fit(accelerator="neuron", strategy="neuron")
+    expected = fit(accelerator="cpu").seen
+    assert exact.seen == pytest.approx(expected, rel=1e-4)
+    assert on_device.seen == pytest.approx(expected, rel=5e-2)
+    exception = library("pytorch_lightning.utilities.exceptions").MisconfigurationException
+    with pytest.raises(exception, match="strategy='neuron'"):
+        fit(accelerator="neuron")

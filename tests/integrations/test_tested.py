@@ -41,11 +41,31 @@ def test_tested_versions_do_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
         tested.require("safetensors")
 
 
+def test_an_integration_of_pytorchs_own_warns_by_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.14.0+cpu")
+    message = r"integrations\.flex_attention was tested with torch 2\.13\.0; 2\.14\.0\+cpu is"
+    with pytest.warns(tested.UntestedVersionWarning, match=message):
+        tested.require("torch", "flex_attention")
+
+
+def test_every_integration_asks_for_its_library() -> None:
+    folder = ROOT / "src" / "torch_neuronx" / "integrations"
+    asked = set()
+    for file in folder.glob("*.py"):
+        asked.update(re.findall(r'^(?:\S.* = )?require\("([^"]+)"', file.read_text(), re.M))
+    assert asked == tested.TESTED.keys()
+    without = {"__init__", "tested", "lightning_parts"}
+    for file in folder.glob("*.py"):
+        assert file.stem in without or "require(" in file.read_text(), file.name
+
+
 def test_the_extra_installs_the_last_tested_versions() -> None:
     wanted = (ROOT / "requirements" / "clients.txt").read_text()
     for name, (first, last) in tested.TESTED.items():
         assert tested._numbers(first) <= tested._numbers(last)
-        assert f"{name}=={last}\n" in wanted
+        assert name == "torch" or f"{name}=={last}\n" in wanted
 
 
 def test_nothing_is_imported_or_patched_with_the_package() -> None:
@@ -53,7 +73,8 @@ def test_nothing_is_imported_or_patched_with_the_package() -> None:
         import sys, torch
         import torch_neuronx, torch_neuronx.integrations
         torch.ones(2, device="neuron").sum().item()
-        clients = {"transformers", "safetensors", "lightning", "sentence_transformers"}
+        clients = {"transformers", "safetensors", "sentence_transformers"}
+        clients |= {"lightning", "pytorch_lightning"}
         assert not clients & set(sys.modules), clients & set(sys.modules)
     """
     done = run_python(code)

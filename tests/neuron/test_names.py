@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import pkgutil
 import re
 import sys
 from pathlib import Path
@@ -54,6 +55,18 @@ def test_every_name_of_torch_cuda_is_there_or_left_out_for_a_reason() -> None:
     assert missing == []
     assert sorted(n for n in LEFT_OUT if hasattr(torch.neuron, n)) == []
     assert sorted(n for n in LEFT_OUT if not hasattr(torch.cuda, n)) == []
+
+
+def test_the_page_walks_every_public_submodule() -> None:
+    page = TOOL.page()
+    for info in pkgutil.iter_modules(torch.cuda.__path__):
+        if info.name.startswith("_"):
+            continue
+        module = importlib.import_module(f"torch.cuda.{info.name}")
+        for name, value in vars(module).items():
+            own = getattr(value, "__module__", "") == module.__name__ and name[0] != "_"
+            if own and info.name not in ("memory", "random"):  # there under the same names
+                assert f"`{name}`" in page or f"`{info.name}.{name}`" in page, info.name
 
 
 def test_the_page_from_cuda_to_neuron_is_fresh() -> None:

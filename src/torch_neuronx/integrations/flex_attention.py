@@ -22,6 +22,10 @@ from torch._higher_order_ops.flex_attention import flex_attention as flex_attent
 from torch.nn.attention import flex_attention as upstream
 from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
 
+from torch_neuronx.integrations.tested import require
+
+require("torch", "flex_attention")
+
 ScoreMod = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor]
 
 

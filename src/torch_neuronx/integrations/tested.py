@@ -11,8 +11,10 @@ from types import ModuleType
 # (docs/clients.md). requirements/clients.txt installs the last.
 TESTED: dict[str, tuple[str, str]] = {
     "lightning": ("2.6.6", "2.6.6"),
+    "pytorch-lightning": ("2.6.6", "2.6.6"),
     "safetensors": ("0.8.0", "0.8.0"),
     "sentence-transformers": ("6.2.0", "6.2.0"),
+    "torch": ("2.13.0", "2.13.0"),  # flex_attention calls what PyTorch keeps private
     "transformers": ("5.24.0", "5.24.0"),
 }
 
@@ -21,20 +23,25 @@ class UntestedVersionWarning(UserWarning):
     """A client library is older or newer than what its integration was tested with."""
 
 
-def require(distribution: str) -> ModuleType:
+def require(distribution: str, integration: str = "") -> ModuleType:
     """The module of a client library, which need not be installed.
+
+    Args:
+        distribution: its name on the package index, a key of ``TESTED``.
+        integration: the module that asks, where it is not called as the library.
 
     Raises:
         ImportError: it is not installed; names the extra that installs it.
     """
     name = distribution.replace("-", "_")
+    asking = f"torch_neuronx.integrations.{integration or name}"
     try:
         module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name != name:
             raise
         raise ImportError(
-            f"torch_neuronx.integrations.{name} needs the package {distribution}, which is not "
+            f"{asking} needs the package {distribution}, which is not "
             "installed. Install the extra `clients`: pip install 'torchneuron[clients]'",
             name=name,
         ) from error
@@ -43,7 +50,7 @@ def require(distribution: str) -> ModuleType:
     if not _numbers(first) <= _numbers(version) <= _numbers(last):
         tested = first if first == last else f"{first} to {last}"
         warnings.warn(
-            f"torch_neuronx.integrations.{name} was tested with {distribution} {tested}; "
+            f"{asking} was tested with {distribution} {tested}; "
             f"{version} is installed. It may work; if it does not, install a tested version.",
             UntestedVersionWarning,
             stacklevel=3,
