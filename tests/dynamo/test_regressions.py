@@ -171,6 +171,11 @@ def conjugates_and_transforms(x: Any, t: Any) -> Any:
     )  # fmt: skip
 
 
+@case(lambda: [torch.tensor(True), torch.tensor([True, False])])
+def arithmetic_of_booleans_without_dimensions(x: Any, y: Any) -> Any:
+    return x * 2, x + 0, x.float(), y.float(), y.sum() + x
+
+
 # NaN, infinities, empty tensors
 
 
@@ -182,6 +187,22 @@ def nan_in_either_operand(a: Any, b: Any) -> Any:
 @case(lambda: [torch.randn(3, 0), torch.randn(0, 4), torch.randn(3, 4)])
 def products_without_elements(a: Any, b: Any, c: Any) -> Any:
     return a @ b, torch.addmm(c, a, b, beta=0.5), F.linear(a, b.t()), a.sum(1), a.var(0)
+
+
+@case(lambda: [torch.tensor([3.4028235e38, INF, 0.0]), torch.tensor([1.0, NAN, 0.0])])
+def hypotenuse_of_the_largest_number(a: Any, b: Any) -> Any:
+    return torch.hypot(a, b)
+
+
+@case(lambda: [torch.empty(0, 3), torch.empty(0, dtype=torch.bool), torch.tensor(2.0)])
+def statistics_of_nothing(x: Any, mask: Any, scalar: Any) -> Any:
+    return x.var(0), torch.count_nonzero(mask), scalar.var(0, correction=0)
+
+
+@case(lambda: [torch.tensor([[1.0, 3.0, 3.0, 3.0, 2.0], [0.0, 0.0, 0.0, 0.0, 0.0]])])
+def ties_of_topk(x: Any) -> Any:
+    values, index = x.topk(3)
+    return values, x.gather(1, index)  # which of equal elements it takes is not promised
 
 
 @case(lambda: [torch.tensor([0.0, 0.9999999, 1.0, 2.0, 3.0, 3.000001])])
@@ -213,7 +234,40 @@ def resizing_of_one_and_to_odd_sizes(x: Any, y: Any) -> Any:
     )
 
 
+@case(
+    lambda: [torch.ones(1, 2, 3, 3), torch.ones(2, 2, 2, 2).to(memory_format=torch.channels_last)]
+)
+def transposed_convolution_with_a_channels_last_weight(x: Any, w: Any) -> Any:
+    return F.conv_transpose2d(x, w)
+
+
+@case(lambda: [torch.randn(1, 3, 4, 5)])
+def grid_sample_in_both_memory_formats(x: Any) -> Any:
+    identity = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]], device=x.device)
+    grid = F.affine_grid(identity, [1, 3, 4, 5], align_corners=True)
+    last = x.contiguous(memory_format=torch.channels_last)
+    return tuple(F.grid_sample(y, grid, align_corners=True) for y in (x, last, x))
+
+
+@case(lambda: [torch.randn(1, 2, 5), torch.randn(3, 2, 3)])
+def resizing_then_convolving(x: Any, w: Any) -> Any:
+    return F.conv1d(F.interpolate(x, scale_factor=2.0), w)
+
+
+@case(lambda: [torch.zeros(4, 4, 3, 3), torch.zeros(1, 2, 1, 1)])
+def initialised_and_assigned_elements(w: Any, v: Any) -> Any:
+    nn.init.dirac_(w)
+    v[0, 1, 0, 0] = 3
+    return w.sum()
+
+
 # Attention
+
+
+@case(lambda: [torch.randn(1, 2, 4, 8), torch.tensor([[True, True, False, True]] * 4)])
+def a_boolean_mask_is_its_additive_mask(x: Any, mask: Any) -> Any:
+    added = torch.zeros(4, 4, device=x.device).masked_fill(~mask, -INF)
+    return tuple(F.scaled_dot_product_attention(x, x, x, attn_mask=m) for m in (mask, added))
 
 
 @case(lambda: [torch.randn(1, 2, 4, 8), torch.tensor([False] * 4 + [True] * 12).view(4, 4)])
