@@ -73,6 +73,10 @@ OWN = {
     "aten::nonzero.out",
     "aten::range.out_",  # PyTorch's own calls range.out
 }
+# Modules of rules that compile together about as fast as one of them alone.
+LIGHT = {"activation", "compare", "copies", "create", "pointwise", "unary", "views"}
+# Rules in them that reduce, or loop.
+HEAVY = ("softmax", "igamma", "zeta", "polygamma")
 # Rules that C++ kernels call (csrc/torch/dispatch/: composed, copies, dynamic, observer, arange,
 # nested).
 INTERNAL = {
@@ -166,6 +170,10 @@ def row(name: str, kind: str, schema: Any, rule: table.Rule) -> dict[str, Any]:
         result["rng"] = True
     if "checks" in rule.wants:
         result["checks"] = True
+    module = rule.function.__module__.split(".")[-1]
+    heavy = rule.wants & {"checks", "rng"} or any(word in rule.overload for word in HEAVY)
+    if module in LIGHT and not heavy:
+        result["light"] = True
     if rule.exact:
         result["exact"] = True
     if rule.mutates:

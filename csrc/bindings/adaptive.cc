@@ -9,6 +9,7 @@
 
 #include "bindings/parts.h"
 #include "bindings/python.h"
+#include "runtime/batches.h"
 #include "runtime/recorder.h"
 #include "torch/adaptive.h"
 #include "torch/runtime.h"
@@ -20,32 +21,31 @@ namespace py = pybind11;
 
 struct Request {
   Sequence* sequence;
-  std::vector<Kernel*> kernels;
   std::vector<Sequence::Part> parts;
   Dataflow flow;
 };
 
 // What the fuser gets: the program of each launch, and which storages it takes and gives.
-py::dict describe(const Request& request) {
+py::dict describe(const std::vector<Sequence::Part>& parts, const Dataflow& flow) {
   py::list steps;
   size_t at = 0;
   auto slots = [&](size_t count) {
     py::list list;
-    for (size_t i = 0; i < count; ++i) list.append(request.flow.slots[at++]);
+    for (size_t i = 0; i < count; ++i) list.append(flow.slots[at++]);
     return list;
   };
-  for (const Sequence::Part& part : request.parts) {
+  for (const Sequence::Part& part : parts) {
     py::list params = slots(part.num_params);
     py::list outputs = slots(part.num_outputs);
     steps.append(py::make_tuple(part.kernel->name(), part.kernel->reload_key(), params, outputs,
-                                part.kernel->signature().writes, part.uses_rng));
+                                part.kernel->writes(), part.uses_rng));
   }
   py::dict result;
   result["steps"] = steps;
-  result["created"] = request.flow.created;
-  result["written"] = request.flow.written;
-  result["needed"] = request.flow.needed;
-  result["dropped"] = request.flow.dropped;
+  result["created"] = flow.created;
+  result["written"] = flow.written;
+  result["needed"] = flow.needed;
+  result["dropped"] = flow.dropped;
   return result;
 }
 
@@ -54,12 +54,12 @@ void serve(Device& device, const py::function& fuser) {
   {
     std::unique_lock lock(runtime().mutex);
     for (Sequence* s : device.recorder().take_requests()) {
-      requests.push_back({s, s->kernels, s->parts, s->flow});
+      requests.push_back({s, s->parts, s->flow});
     }
   }
   for (const Request& request : requests) {
     Kernel* kernel = with_python([&]() -> Kernel* {
-      const py::object made = fuser(describe(request));
+      const py::object made = fuser(describe(request.parts, request.flow));
       return made.is_none() ? nullptr : made.cast<KernelHandle&>().kernel;
     });
     std::unique_lock lock(runtime().mutex);
@@ -68,11 +68,49 @@ void serve(Device& device, const py::function& fuser) {
   }
 }
 
+std::vector<KernelHandle> handles(const std::vector<Kernel*>& kernels) {
+  std::vector<KernelHandle> result;
+  for (Kernel* kernel : kernels) result.push_back({kernel});
+  return result;
+}
+
+// Has what is due in the queues compiled: `batcher(request, kernels)` gives the kernel of a run, or
+// None; `alone(kernels)` compiles each by itself.
+void batch(Device& device, const py::function& batcher, const py::function& alone) {
+  std::unique_lock lock(runtime().mutex);
+  while (device.batches().due()) {
+    std::vector<Kernel*> left;
+    const std::optional<Run> run = device.batches().next(left);
+    lock.unlock();
+    Kernel* kernel = nullptr;
+    if (run) {
+      for (const Sequence::Part& part : run->parts) {
+        if (part.kernel->deferred()) left.push_back(part.kernel);
+      }
+      kernel = with_python([&]() -> Kernel* {
+        const py::object made = batcher(describe(run->parts, run->flow), handles(left));
+        return made.is_none() ? nullptr : made.cast<KernelHandle&>().kernel;
+      });
+    } else if (!left.empty()) {
+      with_python([&] { alone(handles(left)); });
+    }
+    lock.lock();
+    if (run && !(kernel && device.batches().place(*run, kernel))) {
+      // Another thread was quicker, or it cannot be made: what is left is looked at again.
+      lock.unlock();
+      with_python([&] { alone(handles(left)); });
+      lock.lock();
+    }
+  }
+}
+
 py::dict stats_of(Device& device) {
   EagerStats stats;
+  BatchStats batches;
   {
     std::unique_lock lock(runtime().mutex);
     stats = device.recorder().stats();
+    batches = device.batches().stats();
   }
   py::dict result;
   result["recorded"] = stats.recorded;
@@ -90,6 +128,9 @@ py::dict stats_of(Device& device) {
   result["failed_compiles"] = stats.failed;
   result["seconds_saved"] = static_cast<double>(stats.saved_ns) * 1e-9;
   result["over_budget"] = stats.over_budget;
+  result["batches"] = batches.batches;
+  result["batched_operators"] = batches.operators;
+  result["batches_taken_apart"] = batches.taken_apart;
   return result;
 }
 
@@ -114,6 +155,10 @@ void bind_adaptive(py::module_& m) {
   m.def("set_fuser", [](py::function f) {
     auto* kept = new py::function(std::move(f));
     set_fuser([kept](Device& device) { serve(device, *kept); });
+  });
+  m.def("set_batcher", [](py::function batcher, py::function alone) {
+    auto* kept = new std::pair(std::move(batcher), std::move(alone));
+    set_batcher([kept](Device& device) { batch(device, kept->first, kept->second); });
   });
 }
 

@@ -249,6 +249,13 @@ void bind(py::module_& m) {
       .def("set_description",
            [](KernelHandle& k, std::string text) { k.kernel->set_description(std::move(text)); })
       .def("set_fusible", [](KernelHandle& k) { k.kernel->set_fusible(); })
+      .def("defer",
+           [](KernelHandle& k, std::string reload_key, std::vector<int32_t> writes) {
+             k.kernel->defer({std::move(reload_key), std::move(writes)});
+           })
+      .def("claim", [](KernelHandle& k) { return k.kernel->claim(); })
+      .def_property_readonly("identity",
+                             [](KernelHandle& k) { return reinterpret_cast<uintptr_t>(k.kernel); })
       .def("set_failed", [](KernelHandle& k, std::string why) { k.kernel->set_failed(why); })
       .def_property_readonly("name", [](KernelHandle& k) { return k.kernel->name(); })
       .def_property_readonly(

@@ -1,4 +1,5 @@
 #include "runtime/device.h"
+#include "runtime/batches.h"
 #include "runtime/recorder.h"
 #include "runtime/segments.h"
 
@@ -19,6 +20,7 @@ constexpr size_t kNumberCacheLimit = 4096;
 constexpr int64_t kPoolStreams = 32;  // of each priority, as CUDA's pools have
 
 LineFinder g_line_finder = nullptr;
+BatchStarter g_batch_starter = nullptr;
 // Tickets order what is queued, across streams and devices. Guarded by Runtime::mutex.
 uint64_t g_last_ticket = 0;
 
@@ -31,13 +33,16 @@ std::string Device::line_of(const Launch& launch) {
 
 void set_line_finder(LineFinder finder) { g_line_finder = finder; }
 
+void set_batch_starter(BatchStarter starter) { g_batch_starter = starter; }
+
 Device::Device(int index, Client* client, PJRT_Device* device,
                std::unique_ptr<SegmentAllocator> memory)
     : index_(index),
       client_(client),
       device_(device),
       memory_(std::move(memory)),
-      recorder_(std::make_unique<Recorder>(*this)) {
+      recorder_(std::make_unique<Recorder>(*this)),
+      batches_(std::make_unique<Batches>(*this)) {
   by_id_.resize(1 + kPoolStreams * (kLowestPriority - kHighestPriority + 1));
   by_id_[0] = std::make_unique<Stream>(*this, 0, kLowestPriority);
   by_priority_.push_back(by_id_[0].get());
@@ -309,6 +314,7 @@ void Device::enqueue(const Launch& launch) {
   queued.offset = launch.offset;
   queued.number = launch.number;
   queued.line = line_of(launch);
+  if (launch.kernel->deferred()) batches_->enqueued();
 }
 
 Queued& Device::enqueue(Stream& stream) {
@@ -335,6 +341,7 @@ std::shared_ptr<Recording> Device::record(Stream& stream, bool timing) {
   recorder_->flush(Flush::kEvent);
   auto recording = std::make_shared<Recording>(&stream, timing);
   if (queued_) advance();
+  batches_->hurry();
   if (stream.queue.empty()) {
     stream.issue(*recording);
   } else {
@@ -373,8 +380,24 @@ Device::Hold Device::hold_of(const Queued& head) {
   return {};
 }
 
+void Device::take_apart_head(Stream& stream) {
+  std::vector<Queued> parts = std::move(stream.queue.front().parts);
+  stream.queue.pop_front();
+  queued_ += parts.size() - 1;
+  for (Queued& part : parts) {
+    part.alone = true;
+    batches_->enqueued();
+  }
+  stream.queue.insert(stream.queue.begin(), std::make_move_iterator(parts.begin()),
+                      std::make_move_iterator(parts.end()));
+}
+
 // The head of the queue, which nothing holds. A launch without an executable failed to compile.
 void Device::hand_over_head(Stream& stream, std::shared_ptr<Executable> executable) {
+  if (!stream.queue.front().parts.empty() &&
+      !batches_->may_launch(stream.queue.front(), executable != nullptr)) {
+    return take_apart_head(stream);
+  }
   Queued head = std::move(stream.queue.front());
   stream.queue.pop_front();
   --queued_;
@@ -390,9 +413,14 @@ void Device::hand_over_head(Stream& stream, std::shared_ptr<Executable> executab
   for (auto& output : head.outputs) outputs.push_back(output.get());
   Launch launch{head.kernel, &stream,     params,      outputs,   head.uses_rng,
                 head.seed,   head.offset, head.number, &head.line};
-  for (DeviceStorage* output : outputs) --output->pending_writes;
+  const bool batch = !head.parts.empty();
+  if (batch) {
+    Batches::forget_parts(head);
+  } else {
+    for (DeviceStorage* output : outputs) --output->pending_writes;
+  }
   if (executable) {
-    const size_t temporaries = head.kernel->temporary_bytes();
+    const size_t temporaries = batch ? 0 : head.kernel->temporary_bytes();  // charged already
     if (temporaries && !memory_->charge_temporaries(temporaries)) {
       memory_->note_out_of_memory(temporaries, nullptr);
       fail(launch, Status(StatusCode::kResourceExhausted,
@@ -449,6 +477,13 @@ void Device::drain(Stream& stream, uint64_t ticket, std::unique_lock<std::mutex>
         lock.lock();
         break;
       case Hold::Kind::kCompile: {
+        if (stream.device.batches_->fresh()) {
+          stream.device.batches_->hurry();
+          lock.unlock();
+          g_batch_starter(stream.device);
+          lock.lock();
+          break;
+        }
         lock.unlock();
         bool said = !Runtime::get()->options().progress;
         while (!kernel->wait(said ? 60.0 : 2.0)) {
@@ -473,12 +508,14 @@ void Device::drain_uses(DeviceStorage& storage, Stream& stream,
 bool Device::idle(Stream& stream) {
   stream.device.recorder_->flush(Flush::kEvent);
   stream.device.advance();
+  stream.device.batches_->hurry();
   return stream.queue.empty() && stream.finished(stream.issued());
 }
 
 bool Device::complete(Recording& recording) {
   recording.stream->device.recorder_->flush(Flush::kEvent);
   recording.stream->device.advance();
+  recording.stream->device.batches_->hurry();
   return recording.issued && recording.stream->finished(recording.sequence);
 }
 

@@ -23,6 +23,7 @@
 
 namespace tn {
 
+class Batches;
 class Recorder;
 class SegmentAllocator;
 
@@ -53,6 +54,12 @@ struct Launch {
 // take no lock. Set once by csrc/torch.
 using LineFinder = std::string (*)();
 void set_line_finder(LineFinder finder);
+
+class Device;
+// Has everything compiled that is queued on a device and that nobody compiles yet (decision D12).
+// Called without the lock; may take the interpreter's. Set once by csrc/torch.
+using BatchStarter = void (*)(Device& device);
+void set_batch_starter(BatchStarter starter);
 
 class Device {
  public:
@@ -116,9 +123,11 @@ class Device {
   static bool idle(Stream& stream);
   size_t queued() const { return queued_; }
   Recorder& recorder() { return *recorder_; }
+  Batches& batches() { return *batches_; }
   static std::string line_of(const Launch& launch);
 
  private:
+  friend class Batches;
   friend class Recorder;
   // Why the head of a queue cannot be handed over.
   struct Hold {
@@ -130,6 +139,8 @@ class Device {
 
   Hold hold_of(const Queued& head);
   void hand_over_head(Stream& stream, std::shared_ptr<Executable> executable);
+  // Puts the launches of the batch at the head in its place.
+  void take_apart_head(Stream& stream);
   bool in_the_way(const Launch& launch) const;
   Queued& enqueue(Stream& stream);
   void enqueue(const Launch& launch);
@@ -150,6 +161,7 @@ class Device {
   size_t queued_ = 0;
   uint64_t numbered_ = 0;
   std::unique_ptr<Recorder> recorder_;
+  std::unique_ptr<Batches> batches_;
   struct NumberKey {
     DType dtype;
     uint64_t bits;

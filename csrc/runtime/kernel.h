@@ -6,9 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/status.h"
 #include "pjrt/executable.h"
 #include "runtime/storage.h"
@@ -51,8 +54,32 @@ class Kernel {
   // before the first launch.
   bool fusible() const { return fusible_; }
   void set_fusible() { fusible_ = true; }
-  // What the store's loader gets; valid when ready.
-  const std::string& reload_key() const { return reload_key_; }
+  // What a kernel that nobody compiles yet would be: what the store's loader gets, and `writes` of
+  // its signature. It has no checks, compiles quickly beside others, and becomes part of a batch or
+  // is claimed. Set before the first launch.
+  struct Deferral {
+    std::string reload_key;
+    std::vector<int32_t> writes;
+  };
+  void defer(Deferral deferral) {
+    mark_ = hash_bytes(deferral.reload_key);
+    deferral_ = std::move(deferral);
+  }
+  bool deferred() const {
+    return deferral_ && state() == KernelState::kPending &&
+           !claimed_.load(std::memory_order_acquire);
+  }
+  // Whoever is about to compile a deferred kernel by itself asks here; true once.
+  bool claim() { return deferral_ && !claimed_.exchange(true, std::memory_order_acq_rel); }
+  // Whether it was deferred once; then `mark` is the same number for the same program anywhere.
+  bool may_batch() const { return deferral_.has_value(); }
+  uint64_t mark() const { return mark_; }
+  // What the store's loader gets; valid when ready or deferred.
+  const std::string& reload_key() const { return deferral_ ? deferral_->reload_key : reload_key_; }
+  // Launch parameters whose storage gets a new buffer; valid when ready or deferred.
+  const std::vector<int32_t>& writes() const {
+    return deferral_ ? deferral_->writes : signature_.writes;
+  }
   KernelState state() const { return state_.load(std::memory_order_acquire); }
   // Valid when ready.
   const KernelSignature& signature() const { return signature_; }
@@ -80,6 +107,9 @@ class Kernel {
   const std::string name_;
   std::string description_;
   bool fusible_ = false;
+  std::optional<Deferral> deferral_;
+  std::atomic<bool> claimed_{false};
+  uint64_t mark_ = 0;
   std::atomic<KernelState> state_{KernelState::kPending};
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

@@ -21,7 +21,8 @@ constexpr uint32_t kFirstRest = 16;  // beginnings; doubles each time
 constexpr uint32_t kMostRests = 8;
 
 bool can_be_fused(const Kernel& kernel) {
-  return kernel.fusible() && kernel.signature().checks.empty();
+  return kernel.fusible() && (kernel.deferred() || (kernel.state() == KernelState::kReady &&
+                                                    kernel.signature().checks.empty()));
 }
 
 }  // namespace
@@ -172,7 +173,7 @@ void Recorder::hold(Launch& launch) {
     ++output->pending_writes;
     bytes_ += output->bytes;
   }
-  for (int32_t w : launch.kernel->signature().writes) written_[slots_[first + w]] = true;
+  for (int32_t w : launch.kernel->writes()) written_[slots_[first + w]] = true;
 }
 
 // Whether the slots from `first` on are those of the sequence.
@@ -290,7 +291,7 @@ void Recorder::learn(Sequence& sequence) {
   for (size_t i = 0; i < size; ++i) {
     const Held& held = held_[i];
     sequence.parts.push_back({held.kernel, held.num_params, held.num_outputs, held.uses_rng});
-    for (int32_t w : held.kernel->signature().writes) flow.written[slots_[held.first + w]] = true;
+    for (int32_t w : held.kernel->writes()) flow.written[slots_[held.first + w]] = true;
   }
   for (size_t s = 0; s < live.size(); ++s) flow.needed.push_back(flow.written[s] && live[s]);
   sequence.learnt = true;
@@ -420,7 +421,7 @@ void Recorder::launch_held(size_t first) {
 
 void Recorder::add_loop(const Loop& loop) {
   for (const Kernel* kernel : loop.kernels) {
-    if (kernel->state() == KernelState::kPending) return repeats_.again();
+    if (kernel->state() == KernelState::kPending && !kernel->deferred()) return repeats_.again();
     if (kernel->state() == KernelState::kFailed) return;
   }
   ++stats_.loops;

@@ -114,6 +114,9 @@ struct Queued {
   uint64_t offset = 0;
   uint64_t number = 0;
   std::string line;
+  // A batch: the launches that it is made of, launched one by one if the batch fails.
+  std::vector<Queued> parts;
+  bool alone = false;  // was part of a batch that failed
 
   std::shared_ptr<Recording> record;
   std::shared_ptr<Recording> wait;

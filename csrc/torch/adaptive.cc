@@ -17,6 +17,11 @@ std::function<void(Device&)>& fuser() {
   return *instance;
 }
 
+std::function<void(Device&)>& batcher() {
+  static auto* instance = new std::function<void(Device&)>;
+  return *instance;
+}
+
 }  // namespace
 
 EagerMode eager_mode() { return g_mode.load(std::memory_order_relaxed); }
@@ -33,5 +38,12 @@ void set_eager_mode(EagerMode mode) {
 void set_fuser(std::function<void(Device&)> f) { fuser() = std::move(f); }
 
 void fuse(Device& device) { fuser()(device); }
+
+void set_batcher(std::function<void(Device&)> f) {
+  batcher() = std::move(f);
+  set_batch_starter(&compile_batches);
+}
+
+void compile_batches(Device& device) { batcher()(device); }
 
 }  // namespace tn::torch_glue

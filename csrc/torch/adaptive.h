@@ -20,4 +20,9 @@ void set_eager_mode(EagerMode mode);
 void set_fuser(std::function<void(Device& device)> fuser);
 void fuse(Device& device);
 
+// Compiles in the background what waits in a device's queues and is due. Set once by the bindings;
+// called without the runtime's lock.
+void set_batcher(std::function<void(Device& device)> batcher);
+void compile_batches(Device& device);
+
 }  // namespace tn::torch_glue

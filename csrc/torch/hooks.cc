@@ -6,7 +6,9 @@
 
 #include <memory>
 
+#include "runtime/batches.h"
 #include "runtime/segments.h"
+#include "torch/adaptive.h"
 #include "torch/generator.h"
 #include "torch/pinned.h"
 #include "torch/python_line.h"
@@ -16,6 +18,13 @@
 
 namespace tn::torch_glue {
 namespace {
+
+// Whoever asks whether something is over wants it to begin.
+void compile_if_due(Device& device, std::unique_lock<std::mutex>& lock) {
+  if (!device.batches().due()) return;
+  lock.unlock();
+  compile_batches(device);
+}
 
 class NeuronHooks final : public at::PrivateUse1HooksInterface {
  public:
@@ -135,6 +144,7 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
     Stream& on = stream_of(stream);
     std::unique_lock lock(runtime().mutex);
     recorded->recording = on.device.record(on, recorded->timing);
+    compile_if_due(on.device, lock);
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (!event) return;
@@ -145,7 +155,10 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
   bool queryEvent(void* event) const override {
     if (!event || in_bad_fork()) return true;
     std::unique_lock lock(runtime().mutex);
-    return Device::complete(*static_cast<Event*>(event)->recording);
+    const std::shared_ptr<Recording> recording = static_cast<Event*>(event)->recording;
+    const bool complete = Device::complete(*recording);
+    compile_if_due(recording->stream->device, lock);
+    return complete;
   }
   void destroyEvent(void* event, const c10::DeviceIndex) const noexcept override {
     delete static_cast<Event*>(event);
@@ -180,7 +193,9 @@ class NeuronGuard final : public c10::impl::DeviceGuardImplInterface {
     if (!is_started()) return true;
     Stream& queried = stream_of(stream);
     std::unique_lock lock(runtime().mutex);
-    return Device::idle(queried);
+    const bool idle = Device::idle(queried);
+    compile_if_due(queried.device, lock);
+    return idle;
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     checked_device(stream.device_index());

@@ -109,7 +109,8 @@ def eager_stats(device: int | None = None) -> dict[str, Any]:
     ``fused_launches`` launches. ``flushes``: what ended a holding, by cause. ``loops`` and
     ``sequences`` found; ``background_compiles`` asked for, ``fused_executables`` ready,
     ``failed_compiles``; ``over_budget``: sequences that stay one by one. ``seconds_saved``: host
-    time of launching, measured against the same launches one by one.
+    time of launching, measured against the same launches one by one. ``batches``: launches that
+    stood for ``batched_operators`` whose kernels nobody had compiled; ``batches_taken_apart``.
 
     Stage: experimental.
     """
@@ -168,6 +169,18 @@ def _fuse(request: dict[str, Any]) -> Any:
     return fusing.fuse_or_not(request)
 
 
+def _batch(request: dict[str, Any], cold: list[Any]) -> Any:
+    from torch_neuronx.eager import batching
+
+    return batching.batch(request, cold)
+
+
+def _alone(kernels: list[Any]) -> None:
+    from torch_neuronx.eager import batching
+
+    batching.alone(kernels)
+
+
 def _on_fallback(overload: str, values: list[Any]) -> None:
     from torch_neuronx.eager import tracking
 
@@ -200,6 +213,7 @@ def _register() -> None:
     _C.set_device_counter(_device_count)
     _C.set_planner(_plan)
     _C.set_fuser(_fuse)
+    _C.set_batcher(_batch, _alone)
     _C.set_fallback_hook(_on_fallback)
     sharing.register()
     overloads.register()

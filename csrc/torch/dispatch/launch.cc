@@ -9,6 +9,7 @@
 #include <atomic>
 #include <utility>
 
+#include "runtime/batches.h"
 #include "runtime/recorder.h"
 #include "torch/adaptive.h"
 #include "torch/generator.h"
@@ -126,6 +127,7 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
   if (is_recording_memory()) [[unlikely]]
     stack = gather_stack(RecordStacks::kState);
   bool fusing = false;
+  bool batching = false;
   std::vector<at::Tensor> outputs;  // released after the lock, should something throw
   std::unique_lock lock(rt.mutex);
   CallKey key;
@@ -200,6 +202,7 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
       return false;
     }
     fusing = device.recorder().has_requests();
+    batching = device.batches().due();
     if (blocking || any_shared_memory()) {
       lock.unlock();
       // A kernel that is still compiled does not say yet what it writes.
@@ -212,6 +215,8 @@ bool Callable::try_call(c10::ArrayRef<c10::IValue> arguments, std::vector<c10::I
   if (lock.owns_lock()) lock.unlock();
   if (fusing) [[unlikely]]
     fuse(device);
+  if (batching) [[unlikely]]
+    compile_batches(device);
   if (plan->keeps_origin || stack) [[unlikely]]
     note_origin(outputs, name_);
   results.clear();

@@ -24,7 +24,9 @@ class Overload:
     ``base`` is the functional overload that names the rule. ``kind`` is "functional", "inplace",
     "out", or "graph": no kernel, the rule serves compiled graphs alone. ``policies``: what
     becomes of number arguments, by position.
-    ``internal`` ones are called by our own C++ kernels and not registered with the dispatcher.
+    ``light``: several compile about as fast as one
+    (element-wise operators and moves). ``internal`` ones are called by our own C++ kernels and not
+    registered with the dispatcher.
     """
 
     name: str
@@ -36,6 +38,7 @@ class Overload:
     mutates: tuple[str, ...]
     internal: bool
     checks: bool = False  # the rule refuses bad indices, singular matrices and the like
+    light: bool = False
 
 
 @functools.cache
@@ -53,6 +56,7 @@ def table() -> dict[str, Overload]:
             tuple(row.get("mutates", ())),
             row.get("internal", False),
             row.get("checks", False),
+            row.get("light", False),
         )
         for row in rows
     }

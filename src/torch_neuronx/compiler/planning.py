@@ -12,8 +12,8 @@ from concurrent.futures import Future
 from typing import Any
 
 from torch_neuronx import _C, config
-from torch_neuronx.compiler import session
-from torch_neuronx.compiler.compile import Compiled
+from torch_neuronx.compiler import deferred, session
+from torch_neuronx.compiler.compile import Compiled, Pending
 from torch_neuronx.lowering.program import Program
 
 Planner = Callable[[str, dict[str, Any], list[Any]], Any]
@@ -95,13 +95,15 @@ def compile(
     wait: str = "",
     label: str = "",
     fusible: bool = False,
+    batched: bool = False,
 ) -> Made:
     """The plan of a call that must be compiled; launches wait for it in the background.
 
     ``explain`` makes the text of an error that comes up there; ``observe`` is told how it ended, in
     any thread. ``wait``: "lowered" and "compiled" return no earlier than that, and raise what went
     wrong until then. ``label`` is what reports call it (default: by its operators).
-    ``fusible``: adaptive eager may make it part of a larger executable.
+    ``fusible``: adaptive eager may make it part of a larger executable. ``batched``: nothing is
+    compiled before a launch waits for it, and then together with others.
 
     A random operator always waits, since how far it advances the generator is known after its
     lowering.
@@ -109,8 +111,13 @@ def compile(
     kernel = _C.Kernel(name)
     if fusible:
         kernel.set_fusible()
-    extra = {"shape": dataclasses.asdict(shape), "source": session.pack(program)}
-    future = session.compiler().submit(key, lambda: program, extra, name=label)
+    source = session.pack(program)
+    extra = {"shape": dataclasses.asdict(shape), "source": source}
+
+    def start() -> Pending:
+        future = session.compiler().submit(key, lambda: program, extra, name=label)
+        future.add_done_callback(done)
+        return future
 
     def done(future: Future[Compiled]) -> None:
         # Launches wait for this kernel: it must become ready or failed, whatever happens here.
@@ -123,9 +130,13 @@ def compile(
             observe(None, error)
             kernel.set_failed(f"{name}: {explain(error)}")
 
-    future.add_done_callback(done)
     compiled = None
-    if shape.uses_rng or wait == "compiled" or config.get("TORCH_NEURONX_COMPILE_ONLY"):
+    waits = shape.uses_rng or wait == "compiled" or config.get("TORCH_NEURONX_COMPILE_ONLY")
+    if batched and not waits and not wait:
+        deferred.defer(kernel, session.reload_key(key, source), shape.writes, start)
+        return Made(_make(kernel, shape, None, checked=False), shape, None)
+    future = start()
+    if waits:
         compiled = session.compiler().wait(future)
     elif wait == "lowered":
         future.lowered.wait()
@@ -134,7 +145,7 @@ def compile(
     return Made(_make(kernel, shape, compiled), shape, compiled)
 
 
-def _make(kernel: Any, shape: Shape, compiled: Compiled | None) -> Any:
+def _make(kernel: Any, shape: Shape, compiled: Compiled | None, *, checked: bool = True) -> Any:
     return _C.make_plan(
         kernel,
         [(d, list(s), list(st)) for d, s, st in shape.outputs],
@@ -142,5 +153,5 @@ def _make(kernel: Any, shape: Shape, compiled: Compiled | None) -> Any:
         [],
         compiled.meta["rng_increment"] if compiled else 0,
         shape.uses_rng,
-        bool(compiled.meta["checks"]) if compiled else True,
+        bool(compiled.meta["checks"]) if compiled else checked,
     )

@@ -119,6 +119,11 @@ def text_of(packed: str) -> str:
     return zlib.decompress(base64.b85decode(packed)).decode()
 
 
+def reload_key(key: bytes, source: str) -> str:
+    """What a kernel is loaded again by: its key among the compiler's programs, and its program."""
+    return json.dumps([base64.b85encode(key).decode(), source])
+
+
 def make_ready(
     kernel: _C.Kernel,
     compiled: Compiled,
@@ -132,21 +137,20 @@ def make_ready(
     among the compiler's programs. ``donated``: parameters whose buffer it may overwrite.
     """
     meta = compiled.meta
-    reload_key = json.dumps([base64.b85encode(key).decode(), meta["source"]])
     kernel.set_ready(
         compiled.handle,
         compiled.size_bytes,
         list(meta["kept"]),
         list(writes),
         [tuple(check) for check in meta["checks"]],
-        reload_key,
+        reload_key(key, meta["source"]),
         list(donated),
     )
 
 
-def reload(reload_key: str) -> _C.Executable:
-    """The executable of an evicted kernel: from the disk, else compiled again."""
-    key, source = json.loads(reload_key)
+def reload(text: str) -> _C.Executable:
+    """The executable of an evicted kernel, by its reload key: from disk, else compiled again."""
+    key, source = json.loads(text)
 
     def program() -> AnyProgram:
         return from_json(text_of(source))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -18,8 +19,17 @@ from torch_neuronx.compiler.compile import Compiled
 from torch_neuronx.lowering import program as ir
 
 
-def fuse(request: dict[str, Any]) -> Any:
-    """The kernel of a sequence, pending. ``request`` is what csrc/bindings/adaptive.cc describes:
+def key_of(request: dict[str, Any]) -> bytes:
+    """Equal for requests that one executable serves."""
+    facts = [[step[1:] for step in request["steps"]], request["needed"], request["dropped"]]
+    facts.append(config.get("TORCH_NEURONX_FUSE_REDUCTIONS"))
+    return hashlib.sha256(b"fused\0" + json.dumps(facts).encode()).digest()
+
+
+def fuse(request: dict[str, Any], over: Callable[[], None] = lambda: None) -> Any:
+    """The kernel of a sequence, pending. ``over`` is called when that ends, in any thread.
+
+    ``request`` is what csrc/bindings/adaptive.cc describes:
 
     ``steps``: (name, reload key, slots of the parameters, slots of the outputs, places of the
     parameters that it writes, whether it draws random numbers) of each launch. A slot is a storage,
@@ -32,11 +42,7 @@ def fuse(request: dict[str, Any]) -> Any:
     shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
     kernel.set_description(f"{len(steps)} operators as one executable: {shown}")
     layout = _Layout(request)
-    digest = hashlib.sha256(b"fused\0")
-    facts = [[step[1:] for step in steps], request["needed"], request["dropped"]]
-    facts.append(config.get("TORCH_NEURONX_FUSE_REDUCTIONS"))
-    digest.update(json.dumps(facts).encode())
-    key = digest.digest()
+    key = key_of(request)
     future = session.compiler().submit(
         key, lambda: _sequence(request, layout), {"source": ""}, name=f"{len(steps)} operators"
     )
@@ -46,6 +52,8 @@ def fuse(request: dict[str, Any]) -> Any:
             session.make_ready(kernel, future.result(), layout.writes, key, layout.donated)
         except BaseException as error:
             kernel.set_failed(f"{type(error).__name__}: {error}")
+        finally:
+            over()
 
     future.add_done_callback(done)
     return kernel

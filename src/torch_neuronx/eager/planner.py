@@ -41,7 +41,8 @@ def plan(name: str, call: dict[str, Any], values: list[Any]) -> Any:
             return _C.make_plan(None, [], [], resizes, 0, False, False)
         program, shape = _write(row, schema, call, values, metas)
     _warn(name, shape)
-    return planning.compile(name, key, program, shape, fusible=True).plan
+    batched = row.light and _C.eager_mode() == _C.EagerMode.ADAPTIVE
+    return planning.compile(name, key, program, shape, fusible=True, batched=batched).plan
 
 
 # Reductions whose dtype, when not given, is that of their out= argument: they compute in it.
