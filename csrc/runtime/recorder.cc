@@ -458,7 +458,15 @@ void Recorder::add_loop(const Loop& loop) {
 
 void Recorder::add_sequence(std::vector<Kernel*> kernels) {
   if (kernels.size() < kShortest) return;
-  if (!known_.insert(hash_bytes(kernels.data(), kernels.size() * sizeof(Kernel*))).second) return;
+  if (!known_.insert(hash_bytes(kernels.data(), kernels.size() * sizeof(Kernel*))).second) {
+    // It comes round again: it rests no longer, although it misled elsewhere.
+    for (Sequence* known : by_first_[kernels.front()]) {
+      if (known->kernels != kernels) continue;
+      known->rest = known->misses = 0;
+      known->rests /= 2;
+    }
+    return;
+  }
   if (sequences_.size() >= 4 * budget_) {
     ++stats_.over_budget;
     return;
