@@ -19,7 +19,7 @@ import pytest
 from neuron_readiness import exits
 from neuron_readiness.cli import main
 from neuron_readiness.run import pilot_run, store
-from neuron_readiness.run.supervisor import Limits, Outcome
+from neuron_readiness.run.supervisor import Limits, Outcome, end_of
 from readiness.support import PLAIN, run_text
 
 ON_CPU = ("--device", "cpu", "--only", "correctness")
@@ -185,6 +185,15 @@ def test_a_disk_with_no_room_at_all_gets_the_record_on_standard_output(
     monkeypatch.setattr(full_disk, "release", lambda: None)
     pilot_run._finish(request(tmp_path), full_disk, Outcome(), None)
     assert json.loads(capsys.readouterr().out)["exit_code"] == exits.FAULTS["disk-full"]
+
+
+def test_a_worker_that_ends_on_a_full_disk_is_not_blamed() -> None:
+    full = end_of("shapes", 1, "", 0)
+    assert (full.kind, full.side) == ("disk-full", "infrastructure")
+    assert "0 bytes are free" in full.text and "stage shapes" in full.text
+    roomy = end_of("shapes", -9, "", 2**30)
+    assert (roomy.kind, roomy.side) == ("crashed", "unknown") and "SIGKILL" in roomy.text
+    assert "ImportError: x" in end_of("?", 1, "Traceback\nImportError: x\n", None).text
 
 
 def test_half_written_files_are_never_seen(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import selectors
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from neuron_readiness.run.store import Store
 
 _GRACE_S = 2.0  # for the stack dump of a hanging worker
 _LOOK_S = 0.25
+_NO_ROOM = 64 * 1024
 
 
 @dataclasses.dataclass
@@ -187,14 +189,7 @@ class _Worker:
         if code == 0 and stage == "?":
             return None
         tail = self._tail()
-        if code < 0:
-            name = signal.Signals(-code).name
-            killer = " (out of memory?)" if code == -signal.SIGKILL else ""
-            text = f"{_called(stage)} died of {name}{killer}"
-        else:
-            last = (tail.strip().splitlines() or ["it wrote nothing"])[-1]
-            text = f"{_called(stage)} ended the process with status {code}: {last}"[:400]
-        return stage, Fault("crashed", text, "unknown", tail)
+        return stage, end_of(stage, code, tail, _free_bytes(self._log_path.parent))
 
     def _stack(self) -> str:
         """Where the worker is, by its own stack dump."""
@@ -221,6 +216,28 @@ class _Worker:
         self._process.wait()
         os.close(self._read)
         self._log.close()
+
+
+def end_of(stage: str, code: int, tail: str, free_bytes: int | None) -> Fault:
+    """What it means that a worker ended with this status, on a disk with so much room."""
+    if code < 0:
+        name = signal.Signals(-code).name
+        killer = " (out of memory?)" if code == -signal.SIGKILL else ""
+        text = f"{_called(stage)} died of {name}{killer}"
+    else:
+        last = (tail.strip().splitlines() or ["it wrote nothing"])[-1]
+        text = f"{_called(stage)} ended the process with status {code}: {last}"[:400]
+    if free_bytes is not None and free_bytes < _NO_ROOM:  # neither a result nor an error fits
+        text += f"; {free_bytes} bytes are free on the record's disk"
+        return Fault("disk-full", text, "infrastructure", tail)
+    return Fault("crashed", text, "unknown", tail)
+
+
+def _free_bytes(folder: Path) -> int | None:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return None
 
 
 def _called(stage: str) -> str:
