@@ -20,7 +20,7 @@ KEYS = {
     "keys": {"case", "positions", "executables", "us_per_position"},
     "background": {"lowering", "longest_stall_ms", "compilations"},
     "compile": {"case", "dtype", "contender", "cache"},
-    "readiness": {"case", "bare_us", "recorded_us", "overhead"},
+    "readiness": {"case", "clock", "bare_us", "recorded_us", "overhead", "noise", "load"},
     "dataloader": {"device", "deadlock", "seconds", "warnings"},
 }
 pytestmark = pytest.mark.bench

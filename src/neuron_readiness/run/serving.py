@@ -196,9 +196,14 @@ class Overhead:
     noise: float
 
 
-def recording_overhead(workload: Workload, case: Case, repeats: int) -> Overhead:
+def recording_overhead(
+    workload: Workload,
+    case: Case,
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Overhead:
     """Bare and recorded steps in turns, in changing order, so that a machine that others load too
-    disturbs both alike."""
+    disturbs both alike. ``clock``: seconds, of the wall or of the process's own work."""
     synchronize = workload.adapter.synchronize
     rows: list[dict[str, Any]] = []
 
@@ -216,9 +221,9 @@ def recording_overhead(workload: Workload, case: Case, repeats: int) -> Overhead
         if number >= _LEAST_RUNS and time.perf_counter() - begin > _OVERHEAD_S:
             break
         for step in (bare, recorded) if number % 2 else (recorded, bare):
-            start = time.perf_counter()
+            start = clock()
             step()
-            times[step].append(time.perf_counter() - start)
+            times[step].append(clock() - start)
     whole = quantile(times[bare], 0.5)
     gaps = [r - b for r, b in zip(times[recorded], times[bare], strict=True)]
     middle = quantile(gaps, 0.5)
