@@ -18,7 +18,8 @@ import pytest
 
 from neuron_readiness import exits
 from neuron_readiness.cli import main
-from neuron_readiness.run import pilot_run, store
+from neuron_readiness.run import faults, pilot_run, store
+from neuron_readiness.run.child import ChildFailed
 from neuron_readiness.run.supervisor import Limits, Outcome, end_of
 from readiness.support import PLAIN, run_text
 
@@ -185,6 +186,26 @@ def test_a_disk_with_no_room_at_all_gets_the_record_on_standard_output(
     monkeypatch.setattr(full_disk, "release", lambda: None)
     pilot_run._finish(request(tmp_path), full_disk, Outcome(), None)
     assert json.loads(capsys.readouterr().out)["exit_code"] == exits.FAULTS["disk-full"]
+
+
+@pytest.mark.parametrize(
+    ("code", "wrote", "kind", "side"),
+    [
+        (None, "", "hung", "unknown"),
+        (-6, "", "crashed", "unknown"),
+        (1, 'File "/p.py", line 3\nValueError: no', "pilot-raised", "workload"),
+        (1, 'File "/lib.py", line 3\nValueError: no', "pilot-raised", "unknown"),
+        (1, "NetworkNeeded: the pilot connects to", "needs-network", "workload"),
+        (1, "torch.OutOfMemoryError: neuron out of memory", "pilot-raised", "infrastructure"),
+        (1, "OSError: [Errno 28] No space left on device", "disk-full", "infrastructure"),
+    ],
+)
+def test_a_child_that_ends_badly_is_told_as_a_stage_is(
+    code: int | None, wrote: str, kind: str, side: str
+) -> None:
+    found = faults.classify(ChildFailed(f"shape_ledger ended\n{wrote}", code), Path("/p.py"))
+    assert (found.kind, found.side) == (kind, side)
+    assert found.text == "shape_ledger ended"
 
 
 def test_a_worker_that_ends_on_a_full_disk_is_not_blamed() -> None:

@@ -106,7 +106,7 @@ def test_a_record_holds_nothing_of_another_pilot(tmp_path: Path) -> None:
     _, record = run_text(tmp_path, changed, "--device", "cpu", "--only", "effort", **environ)
     assert record["items"]["effort"]["status"] == "done"
     assert record["items"]["inventory"]["status"] == "open"
-    assert "no result is stored that is valid" in record["items"]["inventory"]["reason"]
+    assert "no valid result is stored" in record["items"]["inventory"]["reason"]
     _, record = run_text(tmp_path, PLAIN, "--device", "cpu", "--only", "effort", **environ)
     assert record["items"]["inventory"]["status"] == "done"  # which is still there
 

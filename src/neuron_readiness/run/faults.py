@@ -7,8 +7,9 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from neuron_readiness.evidence import Fault
+from neuron_readiness.evidence import Fault, Side
 from neuron_readiness.pilot import PilotError
+from neuron_readiness.run.child import ChildFailed
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NETWORK = {
@@ -37,6 +38,24 @@ def chain(error: BaseException) -> Iterator[BaseException]:
         seen = seen.__cause__ or (None if seen.__suppress_context__ else seen.__context__)
 
 
+def of_child(error: ChildFailed, pilot: Path) -> Fault:
+    """The fault that the end of a child process is, by its status and what it wrote at last."""
+    trace = str(error)
+    text = trace.splitlines()[0][:600]
+    if error.returncode is None:
+        return Fault("hung", text, "unknown", trace)
+    if error.returncode < 0:
+        return Fault("crashed", text, "unknown", trace)
+    if "No space left on device" in trace:
+        return Fault("disk-full", text, "infrastructure", trace)
+    if any(f"{name}:" in trace for name in _NETWORK):
+        return Fault("needs-network", text, "workload", trace)
+    if any(f"{name}:" in trace for name in _DEVICE):
+        return Fault("pilot-raised", text, "infrastructure", trace)
+    side: Side = "workload" if f'"{pilot}"' in trace else "unknown"
+    return Fault("pilot-raised", text, side, trace)
+
+
 def classify(error: BaseException, pilot: Path) -> Fault:
     """The fault that an exception of a stage is.
 
@@ -44,6 +63,8 @@ def classify(error: BaseException, pilot: Path) -> Fault:
     raises (out of memory, a failed launch). Without such a frame, an error from PyTorch's or the
     backend's code may be either's, and one from this package's code is the tool's.
     """
+    if isinstance(error, ChildFailed):
+        return of_child(error, pilot)
     trace = "".join(traceback.format_exception(error))[-6000:]
     text = f"{type(error).__name__}: {str(error).strip()}"[:600]
     names = {type(e).__name__ for e in chain(error)}

@@ -154,10 +154,7 @@ def _reasons(
         elif outcome.interrupted:
             reasons[stage.name] = "the run was interrupted"
         elif request.only and stage.name not in request.only:
-            reasons[stage.name] = (
-                "not asked for in this run (--only), and no result is stored that "
-            )
-            reasons[stage.name] += "is valid for this pilot, environment and these options"
+            reasons[stage.name] = "not asked for (--only), and no valid result is stored"
         elif outcome.general:
             reasons[stage.name] = outcome.general[0].text
     return reasons

@@ -9,6 +9,7 @@ from typing import Any
 from neuron_readiness.context import Context
 from neuron_readiness.evidence import Fault, Finding, StageResult
 from neuron_readiness.recording.timing import BOUNDARY
+from neuron_readiness.run import faults
 from neuron_readiness.run.child import ChildFailed
 from neuron_readiness.workload import path_name
 
@@ -19,6 +20,7 @@ _AMORTISE = (10, 100, 1000, 10_000, 100_000)
 def run(context: Context) -> StageResult:
     result = StageResult("performance", "Performance")
     runs: dict[str, dict[str, Any]] = {}
+    lost: list[Fault] = []
     with tempfile.TemporaryDirectory(dir=context.out) as folder:
         environ = context.device.cache_environment(Path(folder) / "cache")
         path = path_name(context.pilot, context.device)
@@ -36,10 +38,12 @@ def run(context: Context) -> StageResult:
                 runs[name] = context.child("serve", arguments, environ or {})
             except ChildFailed as error:
                 runs[name] = {"error": str(error), "attempted": 1, "failed": 1}
+                lost.append(faults.of_child(error, context.pilot_path))
             runs[name] |= {"cache": cache, "path": how}
     mixed = _mixed(context)
     result.facts = {"runs": runs, "boundary": BOUNDARY, "path": path, "mixed_path": mixed}
     result.facts["amortisation"] = {}
+    result.faults += lost
     _path(result, context, path, mixed)
     for name, facts in runs.items():
         _say(result, name, facts)
