@@ -99,7 +99,7 @@ def vendors(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_the_vendors_native_package_is_told_and_asked_what_it_documents(vendors: Any) -> None:
     assert vendors.lineage()[0] == "native"
-    assert vendors.route()[0] is None
+    assert vendors.route()[0] is False  # 2.33.0 is the SDK's version and none of the package's
     assert [h.overload for h in vendors.host_operators()] == ["aten::histc", "aten::sort"]
     assert vendors.host_operators()[0].count is None  # it says that, not how often
     assert vendors.device_operators() == {"aten::add.Tensor"}
@@ -120,3 +120,25 @@ def test_two_owners_of_one_name_are_unclear(vendors: Any, monkeypatch: pytest.Mo
     both = {"torch_neuronx": ["torch-neuronx", "torchneuron"]}
     monkeypatch.setattr(neuron.importlib.metadata, "packages_distributions", lambda: both)
     assert vendors.lineage()[0] == "unclear" and vendors.route()[0] is False
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "python", "supported"),
+    [
+        ("2.13.3.0.1", "2.13.0+cpu", "3.12.4", True),
+        ("2.14.3.0.1", "2.14.0", "3.14.0", True),
+        ("2.14.3.0.1", "2.13.0", "3.12.4", False),
+        ("2.13.3.0.1", "2.13.0", "3.11.7", False),
+        ("2.9.0.2.15", "2.13.0", "3.12.4", False),
+        ("2.15.3.0.1", "2.15.0", "3.13.0", None),
+    ],
+)
+def test_the_vendors_documented_families(
+    package: str, version: str, python: str, supported: bool | None
+) -> None:
+    found, why = neuron._native_route(package, version, python, "x86_64")
+    assert found is supported
+    assert package in why and "release notes of Neuron 2.33" in why
+    assert neuron._native_route(package, version, python, "aarch64")[0] is (
+        None if supported is None else False
+    )

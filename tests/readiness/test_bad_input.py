@@ -18,6 +18,7 @@ import pytest
 
 from neuron_readiness import exits
 from neuron_readiness.cli import main
+from neuron_readiness.context import Context, Options
 from neuron_readiness.run import faults, pilot_run, store
 from neuron_readiness.run.child import ChildFailed
 from neuron_readiness.run.supervisor import Limits, Outcome, end_of
@@ -186,6 +187,18 @@ def test_a_disk_with_no_room_at_all_gets_the_record_on_standard_output(
     monkeypatch.setattr(full_disk, "release", lambda: None)
     pilot_run._finish(request(tmp_path), full_disk, Outcome(), None)
     assert json.loads(capsys.readouterr().out)["exit_code"] == exits.FAULTS["disk-full"]
+
+
+def test_files_of_the_current_folder_are_not_taken_for_the_standard_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "string.py").write_text("raise RuntimeError('not the standard library')\n")
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "pilot.py").write_text(PLAIN)
+    monkeypatch.chdir(tmp_path)
+    context = Context(tmp_path / "work" / "pilot.py", Options(device="cpu"), tmp_path)
+    [row] = context.child("shape_ledger", {}, NO_DEVICE)["rows"]
+    assert row["error"] == ""
 
 
 @pytest.mark.parametrize(

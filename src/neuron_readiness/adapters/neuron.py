@@ -10,6 +10,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import platform
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,10 @@ class NeuronAdapter(AcceleratorAdapter):
 
         if torch._C._get_privateuse1_backend_name() == "neuron":
             return "native", "the PrivateUse1 device is called neuron"
-        return "xla-era", "torch_neuronx is installed and no native device is registered"
+        version = str(_version("torch-neuronx") or getattr(self._package, "__version__", ""))
+        if version.startswith(tuple(_FAMILIES.values())):
+            return "native", f"version {version} is of a native family, which is not registered"
+        return "xla-era", f"version {version or 'unknown'}, and no native device is registered"
 
     def absent(self) -> str | None:
         if self._package is None:
@@ -94,8 +98,10 @@ class NeuronAdapter(AcceleratorAdapter):
         if self.lineage()[0] != "this project" or self.absent() is not None:
             return ""
         properties = self._call("get_device_properties")
-        platform = getattr(properties, "platform", "")
-        if platform != "cpu" or getattr(properties, "target", "host") == "host":
+        if (
+            getattr(properties, "platform", "") != "cpu"
+            or getattr(properties, "target", "host") == "host"
+        ):
             return ""
         return (
             f"the plugin {getattr(properties, 'plugin', '')} runs {properties.target}'s programs "
@@ -111,7 +117,12 @@ class NeuronAdapter(AcceleratorAdapter):
         if lineage == "xla-era":
             return False, f"{why}; the native device needs the native package family"
         if lineage == "native":
-            return None, "compare the versions with the vendor's table of package families"
+            return _native_route(
+                str(_version("torch-neuronx") or getattr(self._package, "__version__", "")),
+                str(torch.__version__),
+                platform.python_version(),
+                platform.machine(),
+            )
         if self._extra("_autoload", "built_for") is None:
             return None, why
         built = self._extra("_autoload", "built_for")()
@@ -173,6 +184,33 @@ class NeuronAdapter(AcceleratorAdapter):
         if self.lineage()[0] == "this project":
             return "a model of the target's memory, not the plugin's own bytes"
         return ""
+
+
+# AWS TorchNeuron's release notes, Neuron 2.33: a package family for each minor version of torch,
+# wheels for these versions of Python, on Linux x86_64.
+_FAMILIES = {"2.13": "2.13.3", "2.14": "2.14.3"}
+_PYTHONS = ("3.12", "3.13", "3.14")
+_SOURCE = "by the table of package families in the release notes of Neuron 2.33"
+
+
+def _native_route(
+    package: str, torch_version: str, python: str, machine: str
+) -> tuple[bool | None, str]:
+    """Whether AWS documents these versions together; None for a torch newer than its table."""
+    minor = ".".join(torch_version.split(".")[:2])
+    here = f"torch-neuronx {package}, torch {torch_version}, Python {python}, {machine}"
+    family = _FAMILIES.get(minor)
+    if family is None:
+        known = ", ".join(_FAMILIES)
+        return None, f"{here}: torch {minor} is not in the table ({known}), {_SOURCE}"
+    wrong = []
+    if not package.startswith(family):
+        wrong.append(f"torch {minor} takes torch-neuronx {family}.*")
+    if ".".join(python.split(".")[:2]) not in _PYTHONS:
+        wrong.append(f"wheels are for Python {', '.join(_PYTHONS)}")
+    if machine != "x86_64":
+        wrong.append("wheels are for x86_64")
+    return not wrong, f"{here}: {'; '.join(wrong) or 'documented together'}, {_SOURCE}"
 
 
 def _full(name: str) -> str:

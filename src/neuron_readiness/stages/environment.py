@@ -57,7 +57,8 @@ def run(context: Context) -> StageResult:
     if supported is None:
         result.open(f"supported installation route: {why}", "compare with the vendor's table")
     else:
-        result.measured(f"supported installation route: {facts['supported_route']}", why)
+        text = f"supported installation route: {facts['supported_route']}"
+        result.documented(text, why) if "release notes" in why else result.measured(text, why)
         if not supported:
             result.findings.append(
                 Finding(
