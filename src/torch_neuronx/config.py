@@ -211,6 +211,15 @@ _TABLE = (
         "Neither read nor write the executable cache on disk: always recompile.",
     ),
     Option(
+        "TORCH_NEURONX_NEFF_DISABLE_CACHE",
+        "bool",
+        None,
+        _STABLE,
+        False,
+        "Another of TorchNeuron's names for TORCH_NEURONX_DISABLE_NEFF_CACHE.",
+        alias_of="TORCH_NEURONX_DISABLE_NEFF_CACHE",
+    ),
+    Option(
         "TORCH_NEURONX_EXECUTABLE_MEMORY_MB",
         "int",
         512,
@@ -463,6 +472,7 @@ _TABLE = (
         for name, why in (
             ("TORCH_NEURONX_COMPLEX_DECOMPOSE", "complex operators have rules of their own."),
             ("TORCH_NEURONX_DYNAMO_BACKEND_ONLY", "compiler and runtime are one package here."),
+            ("TORCH_NEURONX_ENABLE_STACK_TRACE", "errors and reports name the Python line anyway."),
             ("TORCH_NEURONX_NEFF_LOCAL_CACHE_DIR", "locks lie in the cache root."),
             ("TORCH_NEURONX_HLO_CACHE_DIR", "lowered modules lie in the cache root."),
             (

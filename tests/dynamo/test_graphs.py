@@ -14,7 +14,7 @@ from torch._dynamo.utils import counters
 
 import torch_neuronx
 from support import assert_same, no_fallback, to_device
-from torch_neuronx import config
+from torch_neuronx import _C, config
 from torch_neuronx.compiler import planning
 from torch_neuronx.dynamo import graph as fx
 from torch_neuronx.dynamo.function import CompilationError
@@ -39,6 +39,30 @@ def test_print_between_breaks_the_graph(capsys: pytest.CaptureFixture[str]) -> N
     check(function, torch.randn(3))
     assert capsys.readouterr().out == "between\nbetween\n"
     assert sum(counters["graph_break"].values()) == 1
+
+
+def test_between_two_graphs_values_stay_on_the_device() -> None:
+    @torch._dynamo.disable
+    def pause() -> None:
+        pass
+
+    def function(a: torch.Tensor) -> torch.Tensor:
+        b = a * 2
+        pause()
+        return b + 1
+
+    x = torch.randn(64).to("neuron")
+    compiled = torch.compile(function, backend="neuron")
+    compiled(x)
+    torch.neuron.synchronize()
+    before = _C.counters()
+    result = compiled(x)
+    torch.neuron.synchronize()
+    after = _C.counters()
+    # Two graphs; the plugin's launch and the device's are counted each.
+    assert after["launches"] - before["launches"] == 4
+    assert all(after[n] == before[n] for n in ("h2d_bytes", "d2h_bytes"))
+    assert_same(result, function(x.cpu()))
 
 
 def test_branch_on_data() -> None:
