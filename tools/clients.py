@@ -3,9 +3,9 @@
     python tools/clients.py run [PYTEST ARGUMENTS]   # runs tests/clients, notes outcomes
     python tools/clients.py page > docs/clients.md   # the page of the notes
 
-``run`` keeps what it saw in ``docs/clients.json`` and replaces only what it ran again, so that one
-client can be repeated: ``run tests/clients/test_peft.py``. A test module names its libraries in
-``CLIENTS``.
+``run`` keeps what it saw in ``docs/clients.json`` and replaces only the test functions that it ran
+again, so that one client can be repeated, or a part of it: ``run tests/clients/test_peft.py -k
+compiled``. A test module names its libraries in ``CLIENTS``.
 """
 
 from __future__ import annotations
@@ -60,6 +60,10 @@ class Notes:
 
     def __init__(self) -> None:
         self.files: dict[str, dict[str, Any]] = {}
+        self.functions: dict[str, set[str]] = {}  # of each file, those not run included
+
+    def pytest_itemcollected(self, item: Any) -> None:
+        self.functions.setdefault(item.path.name, set()).add(item.name.partition("[")[0])
 
     def pytest_collection_finish(self, session: Any) -> None:
         for item in session.items:
@@ -99,7 +103,12 @@ def run(arguments: list[str]) -> int:
     paths = [] if any("tests/clients" in a for a in arguments) else [str(ROOT / "tests/clients")]
     status = pytest.main(["-q", "-m", "clients", *arguments, *paths], plugins=[notes])
     known = json.loads(NOTES.read_text()) if NOTES.exists() else {}
-    merged = {**known, **{k: v for k, v in notes.files.items() if v["outcomes"]}}
+    merged = {**known}
+    for file, note in notes.files.items():
+        if note["outcomes"]:
+            before = known.get(file, {}).get("outcomes", {})
+            kept = {f: counts for f, counts in before.items() if f in notes.functions[file]}
+            merged[file] = {**note, "outcomes": {**kept, **note["outcomes"]}}
     NOTES.write_text(json.dumps(dict(sorted(merged.items())), indent=1, sort_keys=True) + "\n")
     return int(status)
 

@@ -60,6 +60,14 @@ def like_first(x: torch.Tensor, *_: Any) -> torch.Tensor:
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
+def fractional_max_pool3d_backward(
+    grad: torch.Tensor, x: torch.Tensor, kernel: Any, output: Any, indices: torch.Tensor
+) -> torch.Tensor:
+    """The gradient of the input, contiguous. Without this, fake tensors run CPU's kernel, which
+    refuses the indices that it finds in memory of no content."""
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
 def _permuted_like(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """Empty, dense, with the dimensions of ``x`` in the order in which they lie in memory."""
     order = sorted(range(x.dim()), key=lambda i: x.stride(i), reverse=True)
@@ -232,6 +240,7 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     # Without one, fake tensors run the operator itself, which draws.
     "_sample_dirichlet": like_first,
     "binomial": like_first,
+    "fractional_max_pool3d_backward": fractional_max_pool3d_backward,
     "_grouped_mm": grouped_mm,
     "_scaled_dot_product_fused_attention_overrideable": fused_attention,
     "_scaled_dot_product_fused_attention_overrideable_backward": fused_attention_backward,

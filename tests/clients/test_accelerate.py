@@ -1,4 +1,5 @@
-"""accelerate: a bf16 loop with accumulation, clipping, and state that is saved and restored."""
+"""accelerate: a bf16 loop with accumulation, clipping, and state that is saved and restored;
+compiled."""
 
 from __future__ import annotations
 
@@ -76,6 +77,23 @@ def test_loop_with_accumulation_and_clipping() -> None:
         last = epoch(*parts)
     assert sum(last) < 0.5 * sum(first)
     assert torch_neuronx.get_fallback_ops() == []
+
+
+def test_the_compiled_model_learns_as_the_eager_one() -> None:
+    def run(**options: Any) -> list[float]:
+        library().state.AcceleratorState._reset_state(True)
+        accelerator, model, optimizer, loader = prepared(**options)
+        compiled = hasattr(model, "_orig_mod")
+        assert compiled == ("dynamo_backend" in options)
+        for part in (model._orig_mod if compiled else model).modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.0
+        return epoch(accelerator, model, optimizer, loader)
+
+    torch_neuronx.clear_op_tracking()
+    compiled = run(dynamo_backend="neuron")
+    assert torch_neuronx.get_fallback_ops() == []
+    assert compiled == pytest.approx(run(), rel=2e-2)  # bf16
 
 
 def test_a_restored_state_repeats_exactly(tmp_path: Path) -> None:

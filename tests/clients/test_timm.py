@@ -67,11 +67,21 @@ def train(network: torch.nn.Module, device: str, *, autocast: bool = False) -> A
     return losses, average
 
 
-@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_training_follows_cpu(layout: torch.memory_format) -> None:
+@pytest.mark.parametrize(
+    ("layout", "compiled"),
+    [
+        (torch.contiguous_format, False),
+        (torch.channels_last, False),
+        (torch.contiguous_format, True),
+    ],
+    ids=["eager", "channels last", "compiled"],
+)
+def test_training_follows_cpu(layout: torch.memory_format, compiled: bool) -> None:
     on_cpu = model("test_resnet").to(memory_format=layout)
     on_device = copy.deepcopy(on_cpu).to("neuron")
     expected, cpu_average = train(on_cpu, "cpu")
+    if compiled:
+        on_device.compile(backend="neuron")
     with no_fallback():
         got, average = train(on_device, "neuron")
     assert got == pytest.approx(expected, rel=1e-4)

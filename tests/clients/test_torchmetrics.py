@@ -1,4 +1,5 @@
-"""TorchMetrics: values over several batches are CPU's, on the device throughout."""
+"""TorchMetrics: values over several batches are CPU's, on the device throughout; its functions
+compiled."""
 
 from __future__ import annotations
 
@@ -86,6 +87,36 @@ def test_values(name: str) -> None:
     on_cpu.reset()
     on_cpu.update(*batch(kind, 1))
     assert_same(on_device.compute(), on_cpu.compute(), strides=False, scale=5)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "multiclass_accuracy",
+        "multiclass_f1_score",
+        "multiclass_confusion_matrix",
+        "mean_squared_error",
+        "r2_score",
+        "pearson_corrcoef",
+        "peak_signal_noise_ratio",
+    ],
+)
+def test_compiled_functions(name: str) -> None:
+    functional = library("torchmetrics.functional")
+    kind = "classes" if name.startswith("multiclass") else "pairs"
+    options: dict[str, Any] = {"num_classes": 4} if kind == "classes" else {}
+    if name.startswith("peak"):
+        options["data_range"] = 3.0
+    if kind == "classes":
+        options["validate_args"] = False
+    function = getattr(functional, name, None) or getattr(functional.classification, name)
+    given = batch(kind, 1)
+    # First: the library looks for torch_xla at its first call, in a way that Dynamo cannot trace.
+    expected = function(*given, **options)
+    with no_fallback():
+        compiled = torch.compile(lambda *a: function(*a, **options), backend="neuron")
+        got = compiled(*to_device(given))
+    assert_same(got, expected, strides=False, scale=5)
 
 
 def test_collections_and_their_state() -> None:

@@ -51,6 +51,20 @@ def test_the_tokens_are_cpus(options: dict[str, Any]) -> None:
     assert got.tolist() == expected.tolist()
 
 
+def test_the_compiled_model_gives_the_same_tokens() -> None:
+    """With a static cache every step has one shape, and so one executable."""
+    model = tiny_llama()
+    options = {"do_sample": False, "cache_implementation": "static"}
+    expected = generate(model, **options)
+    model.to("neuron")
+    model.forward = torch.compile(model.forward, backend="neuron")
+    with no_fallback():
+        assert generate(model, **options).tolist() == expected.tolist()
+        with Executables() as new:
+            assert generate(model, **options).tolist() == expected.tolist()
+    assert new.count == 0, new.names
+
+
 def test_sampling_follows_the_seed_with_every_cache() -> None:
     model = tiny_llama().to("neuron")
 

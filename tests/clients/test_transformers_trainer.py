@@ -1,4 +1,4 @@
-"""Hugging Face ``Trainer``: fine-tuning, evaluation, checkpoints, resuming."""
+"""Hugging Face ``Trainer``: fine-tuning, evaluation, checkpoints, resuming; compiled."""
 
 from __future__ import annotations
 
@@ -100,6 +100,17 @@ def test_the_loss_curve_is_cpus(tmp_path: Path) -> None:
     on_cpu = trainer(tmp_path / "b", tiny_llama(), max_steps=3, use_cpu=True)
     on_cpu.train()
     assert on_cpu.args.device.type == "cpu"
+    assert losses(on_device) == pytest.approx(losses(on_cpu), rel=1e-3)
+
+
+def test_the_compiled_loss_curve_is_cpus(tmp_path: Path) -> None:
+    torch_neuronx.clear_op_tracking()
+    options = {"torch_compile": True, "torch_compile_backend": "neuron"}
+    on_device = trainer(tmp_path / "a", tiny_llama(), max_steps=3, **options)
+    on_device.train()
+    assert torch_neuronx.get_fallback_ops() == []
+    on_cpu = trainer(tmp_path / "b", tiny_llama(), max_steps=3, use_cpu=True)
+    on_cpu.train()
     assert losses(on_device) == pytest.approx(losses(on_cpu), rel=1e-3)
 
 

@@ -87,6 +87,9 @@ def test_options(tmp_path: Path, case: str) -> None:
     with no_fallback():
         got = losses(t)
     assert got[-1] < got[0]
+    if case == "compiled":
+        on_cpu = trainer(tmp_path / "cpu", model(), bf16=False, use_cpu=True)
+        assert got == pytest.approx(losses(on_cpu), rel=2e-3)
 
 
 def test_preferences(tmp_path: Path) -> None:

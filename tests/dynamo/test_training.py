@@ -157,3 +157,21 @@ def test_reduced_precision_step_with_a_grad_scaler() -> None:
     scaler.update()
     for p, q in zip(on_device.parameters(), on_cpu.parameters(), strict=True):
         torch.testing.assert_close(p.detach().cpu(), q.detach(), rtol=0.02, atol=2e-3)
+
+
+def test_fractional_pooling_trains() -> None:
+    """PyTorch has no meta kernel of its backward: fake tensors ran CPU's on arbitrary indices."""
+    x = torch.randn(1, 2, 6, 6, 6, generator=torch.Generator().manual_seed(0))
+    samples = torch.rand(1, 2, 3, generator=torch.Generator().manual_seed(1))
+
+    def pooled(x: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = torch.nn.functional.fractional_max_pool3d(
+            x, 2, output_size=3, _random_samples=samples
+        )
+        return result
+
+    on_cpu, moved = x.clone().requires_grad_(), x.to("neuron").requires_grad_()
+    pooled(on_cpu, samples).square().sum().backward()
+    compiled = torch.compile(pooled, backend="neuron", fullgraph=True)
+    compiled(moved, samples.to("neuron")).square().sum().backward()
+    torch.testing.assert_close(moved.grad.cpu(), on_cpu.grad)
