@@ -5,6 +5,8 @@ namespace {
 
 constexpr HostKernel kKernels[] = {
     {"torchneuron.add_in_planes", handler<add_in_planes>},
+    {"torchneuron.attention", handler<attention>},
+    {"torchneuron.attention_backward", handler<attention_backward>},
     {"torchneuron.convolution", handler<convolution>},
     {"torchneuron.convolution_backward", handler<convolution_backward>},
     {"torchneuron.sort", handler<sort>},

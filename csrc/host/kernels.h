@@ -14,6 +14,9 @@ struct HostKernel {
 
 std::span<const HostKernel> host_kernels();
 
+// attention.cc
+void attention(const Call& call);
+void attention_backward(const Call& call);
 // convolution.cc
 void convolution(const Call& call);
 void convolution_backward(const Call& call);

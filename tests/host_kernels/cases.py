@@ -21,6 +21,7 @@ from torch_neuronx.compiler import host_kernels
 from torch_neuronx.lowering.rules import conv
 
 FLOATS = (torch.float32, torch.bfloat16)
+ATTENTION, ATTENTION_BACKWARD = "torchneuron.attention", "torchneuron.attention_backward"
 ADD, CONVOLUTION = "torchneuron.add_in_planes", "torchneuron.convolution"
 CONVOLUTION_BACKWARD, SORT = "torchneuron.convolution_backward", "torchneuron.sort"
 TOPK = "torchneuron.topk"
@@ -221,6 +222,46 @@ def test_topk_of_nan_and_equal_elements() -> None:
     assert torch.equal(actual.indices[0].cpu(), expected.indices[0])
     # Of equal elements any may be chosen, each once.
     assert len(set(actual.indices[1].tolist())) == 2
+
+
+# --- attention ------------------------------------------------------------------------------------
+
+
+def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> list[torch.Tensor]:
+    """Output and gradients."""
+    q, k, v = leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+    out = F.scaled_dot_product_attention(q, k, v, **options)
+    return [out.detach(), *torch.autograd.grad(out.sin().sum(), leaves)]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize(
+    ("queries", "keys", "options"),
+    [
+        ((1, 2, 512, 16), (1, 2, 512, 16), {"is_causal": True}),
+        ((2, 1, 480, 8), (2, 1, 560, 8), {"scale": 0.3}),
+        ((1, 4, 512, 16), (1, 2, 520, 16), {"enable_gqa": True}),
+    ],
+)
+def test_attention_over_many_positions(
+    queries: tuple[int, ...], keys: tuple[int, ...], options: dict[str, Any], dtype: torch.dtype
+) -> None:
+    q, k, v = (torch.randn(shape).to(dtype) for shape in (queries, keys, keys))
+    check(
+        lambda q, k, v: attend(q, k, v, **options),
+        q, k, v, calls={ATTENTION, ATTENTION_BACKWARD}, scale=4, strides=False,
+    )  # fmt: skip
+
+
+def test_attention_with_a_mask_or_over_few_positions_stays_portable() -> None:
+    q, k, v = (torch.randn(1, 1, 512, 8) for _ in range(3))
+    mask = torch.ones(512, 512, dtype=torch.bool).tril(-1)  # the first row sees nothing
+    check(
+        lambda q, k, v, mask: attend(q, k, v, attn_mask=mask)[0],
+        q, k, v, mask, calls=set(), strides=False,
+    )  # fmt: skip
+    few = torch.randn(1, 1, 64, 8)
+    check(lambda x: attend(x, x, x)[0], few, calls=set(), strides=False)
 
 
 # --- everywhere ----------------------------------------------------------------------------------

@@ -14,10 +14,28 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from torch_neuronx.lowering import handlers
 from torch_neuronx.lowering.dtypes import cast, dtype_name, np_dtype, op_math
 from torch_neuronx.lowering.philox import Stream
 from torch_neuronx.lowering.rules.matmul import laid_out
 from torch_neuronx.lowering.table import lowers
+
+_HOST, _HOST_BACKWARD = "torchneuron.attention", "torchneuron.attention_backward"
+# Scores of a head from which the host's kernel, which never writes them all, is quicker.
+_MANY_SCORES = 512 * 512
+
+
+def _host_takes(name: str, bias: Any, dropout: bool, query: Any, key: Any, value: Any) -> bool:
+    """Whether the host's kernel may compute it: plain or causal, so that each row sees a key."""
+    return (
+        bias is None
+        and not dropout
+        and dtype_name(query) in ("float32", "bfloat16")
+        and query.dtype == key.dtype == value.dtype
+        and query.shape[3] == value.shape[3]
+        and query.shape[2] * key.shape[2] >= _MANY_SCORES
+        and handlers.takes(name, query, key, value)
+    )
 
 
 def _matmul(a: Any, b: Any, contract: tuple[int, int]) -> Any:
@@ -95,6 +113,14 @@ def _forward(
     """Output (B, H, L, Dv) and logsumexp (B, H, L)."""
     heads = query.shape[1]
     key, value = _share_heads(key, heads), _share_heads(value, heads)
+    dropout = rng is not None and _has_dropout(dropout_p)
+    if _host_takes(_HOST, bias, dropout, query, key, value):
+        results = [(query.shape, query.dtype), (query.shape[:3], np.float32)]
+        scaled = _scale(query, scale, "float64")
+        output, logsumexp = handlers.call(
+            _HOST, results, query, key, value, scaled, causal=int(is_causal)
+        )
+        return output, logsumexp
     scores = _scores(query, key, bias, is_causal, scale)
     if scores.shape[-1] == 0:
         logsumexp = jnp.full(scores.shape[:-1], -jnp.inf, scores.dtype)
@@ -104,7 +130,7 @@ def _forward(
     # Behind a barrier, or the exponentials are computed for the sum and again for the product.
     weights = lax.optimization_barrier(jnp.exp(scores - safe))
     total = jnp.sum(weights, axis=-1, keepdims=True)
-    if rng is not None and _has_dropout(dropout_p):
+    if dropout:
         weights = weights * cast(_keep(rng, weights.shape, dropout_p), dtype_name(weights))
     # Divided after the product, which is the smaller of the two arrays.
     output = _matmul(cast(weights, dtype_name(value)), value, (3, 2))
@@ -136,12 +162,25 @@ def _backward(
     """Gradients of query, key, value and of the scores before reduction to the bias."""
     heads, kv_heads = query.shape[1], key.shape[1]
     wide_key, wide_value = _share_heads(key, heads), _share_heads(value, heads)
+    dropout = rng is not None and _has_dropout(dropout_p)
+    if _host_takes(_HOST_BACKWARD, bias, dropout, query, wide_key, wide_value):
+        low = query.dtype
+        operands = (
+            grad_out.astype(low), query, wide_key, wide_value, out.astype(low),
+            logsumexp.astype(np.float32), _scale(query, scale, "float64"),
+        )  # fmt: skip
+        results = [(x.shape, low) for x in (query, wide_key, wide_value)]
+        grad_query, grad_key, grad_value = handlers.call(
+            _HOST_BACKWARD, results, *operands, causal=int(is_causal)
+        )
+        grads = grad_query, _sum_heads(grad_key, kv_heads), _sum_heads(grad_value, kv_heads)
+        return *grads, None
     scores = _scores(query, wide_key, bias, is_causal, scale)
     dtype = dtype_name(scores)
     weights = lax.optimization_barrier(_probabilities(scores, cast(logsumexp, dtype)))
     grad_weights = _matmul(grad_out, wide_value, (3, 3))
     used = weights
-    if rng is not None and _has_dropout(dropout_p):
+    if dropout:
         keep = cast(_keep(rng, weights.shape, dropout_p), dtype)
         used, grad_weights = weights * keep, grad_weights * keep
     low = dtype_name(query)
