@@ -5,6 +5,7 @@
 #include "bindings/parts.h"
 #include "host/kernels.h"
 #include "host/probe.h"
+#include "torch/dispatch/attention.h"
 #include "torch/runtime.h"
 
 namespace tn::torch_glue {
@@ -21,6 +22,7 @@ void bind_host_kernels(pybind11::module_& m) {
       ReleaseGil no_gil;
       return host::enable_host_kernels(runtime().client(), compile_options, num_threads);
     }();
+    set_host_attention(status.ok());
     return status.ok() ? std::string() : status.to_string();
   });
 }

@@ -1,6 +1,8 @@
 // Which of PyTorch's ways torch.nn.functional.scaled_dot_product_attention takes on the device: the
 // fused operator (one program, its own backward), or PyTorch's composition of simpler operators.
 
+#include "torch/dispatch/attention.h"
+
 #include <ATen/Context.h>
 #include <ATen/SDPBackend.h>
 #include <ATen/TensorUtils.h>
@@ -9,6 +11,7 @@
 #include <ATen/native/transformers/attention.h>
 #include <torch/library.h>
 
+#include <atomic>
 #include <optional>
 
 namespace tn::torch_glue {
@@ -53,9 +56,23 @@ bool fused_takes(const Tensor& query, const Tensor& key, const Tensor& value,
 // launch whatever it holds.
 constexpr int64_t kFewWeights = 256 * 256;  // a head, L x S
 
+std::atomic<bool> host_attention{false};
+// As lowering/rules/attention.py has it: what the host's kernels take, and where they gain.
+constexpr int64_t kManyScores = 512 * 512;
+
+bool host_gains(const Tensor& query, const Tensor& key, const Tensor& value,
+                const OptionalTensor& mask) {
+  if (!host_attention.load(std::memory_order_relaxed) || (mask && mask->defined())) return false;
+  if (query.scalar_type() != at::kFloat && query.scalar_type() != at::kBFloat16) return false;
+  const c10::SymInt scores = query.sym_size(2) * key.sym_size(2);
+  return same(query.sym_size(3), value.sym_size(3)) &&
+         TORCH_GUARD_OR_FALSE(scores.sym_ge(kManyScores));
+}
+
 bool costs_less(const Tensor& query, const Tensor& key, const Tensor& value,
                 const OptionalTensor& mask, double dropout_p) {
   if (dropout_p > 0) return false;
+  if (host_gains(query, key, value, mask)) return true;
   const bool trained = at::GradMode::is_enabled() &&
                        (query.requires_grad() || key.requires_grad() || value.requires_grad() ||
                         (mask && mask->defined() && mask->requires_grad()));
@@ -84,6 +101,14 @@ int64_t choose(const Tensor& query, const Tensor& key, const Tensor& value,
       "forward-mode AD, and SDPBackend.MATH is turned off.");
   return static_cast<int64_t>(at::SDPBackend::math);
 }
+
+}  // namespace
+
+void set_host_attention(bool available) {
+  host_attention.store(available, std::memory_order_relaxed);
+}
+
+namespace {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) { m.impl("_fused_sdp_choice", TORCH_FN(choose)); }
 

@@ -27,7 +27,7 @@ def start() -> None:
         PluginError: there is no such plugin.
         RuntimeError: the plugin cannot be loaded or gives no device.
     """
-    from torch_neuronx.compiler import session
+    from torch_neuronx.compiler import host_kernels, session
 
     with _lock:
         if _C.is_started():
@@ -54,6 +54,8 @@ def start() -> None:
                 sys.stderr.isatty() or config.get("TORCH_NEURONX_LOG_LEVEL") >= 1,
                 session.reload,
             )
+        if config.get("TORCH_NEURONX_HOST_KERNELS"):
+            host_kernels.enabled()  # before a program is written that would be another with them
         # Compiled only, nothing runs, and so nothing is learnt from launches.
         if not config.get("TORCH_NEURONX_COMPILE_ONLY"):
             _C.set_eager_limits(
