@@ -33,6 +33,8 @@ def describe() -> str:
 
 def _state() -> tuple[tuple[str, ...], str]:
     global _probed
+    if _probed is None and config.get("TORCH_NEURONX_HOST_KERNELS"):
+        _C.platform()  # starts the runtime, which asks here itself: not while the lock is held
     with _lock:
         if _probed is None:
             _probed = _probe()
