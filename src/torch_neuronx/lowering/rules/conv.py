@@ -313,8 +313,11 @@ def _backward_gains(
     groups: int,
 ) -> bool:
     """Whether the host's kernel is quicker than what ``_gradients`` would write."""
-    if dtype_name(x) == "bfloat16" and w.shape[0] > _FEW:
-        return True
+    if dtype_name(x) == "bfloat16" and groups == 1 and not transposed and w.shape[0] > _FEW:
+        n = w.ndim - 2
+        pads = tuple((p, p) for p in _expand(padding, n))
+        # Also products, of channels over many positions: they would be widened first.
+        return not _weight_dominates(x, w, _expand(stride, n), pads, _expand(dilation, n))
     return _forward_gains(x, w, stride, padding, dilation, transposed, groups)
 
 
