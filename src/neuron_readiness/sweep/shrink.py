@@ -31,7 +31,7 @@ _HEADS = re.compile(
     r"|attention_heads|num_(key|value)_heads)"
 )
 _EXPERTS = re.compile(r"num_(local_)?experts$|n_routed_experts|moe_num_experts|num_expert$")
-_TOP = re.compile(r"num_experts_per_tok|moe_topk|moe_top_k|top_k_experts|experts_per_token")
+_TOP = re.compile(r"num_experts_per_tok|moe_k$|moe_topk|moe_top_k|top_k_experts|experts_per_token")
 # Names of stages that follow from a depth: the class derives them again.
 _DERIVED = ("stage_names", "out_features", "out_indices", "_out_features", "_out_indices")
 _GROUPS = re.compile(r"^(n_group|topk_group|num_expert_group)$")
@@ -49,9 +49,18 @@ _MISSING: dict[str, Any] = {
     "dropout_rate": 0.0,
     "pad_token_id": 0,
     "num_experts_per_tok": 2,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_local_experts": 4,
+    "num_experts": 4,
+    "moe_intermediate_size": 128,
+    "n_group": 1,
+    "topk_group": 1,
+    "clip_qkv": 8.0,
     "prediction_length": 16,
     "image_token_id": VOCABULARY - 1,
     "layerdrop": 0.0,
+    "layer_types": ["full_attention"] * _LAYERS,
     "default_language": "en_XX",
     "shared_expert_intermediate_size": 128,
     "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
@@ -65,6 +74,8 @@ def filled(config: dict[str, Any]) -> dict[str, Any]:
     for key, value in config.items():
         if isinstance(value, dict) and _is_part(key, value):
             whole[key] = filled(value)
+        elif key == "rope_parameters" and value == {} and config.get("layer_types"):
+            whole[key] = dict.fromkeys(config["layer_types"], _MISSING[key])
         elif value is None and key in _MISSING:
             whole[key] = _MISSING[key]
     return whole
@@ -185,6 +196,8 @@ def _number(key: str, value: int, divisor: int) -> int:
         return min(value, 8)
     if key in ("max_position_embeddings", "n_positions", "max_source_positions", "max_length"):
         return min(value, 512)
+    if key.endswith("intermediate_size") and value % divisor and value >= 32:
+        return max(8, value // divisor // 8 * 8)  # bound to no other width
     if key.endswith("head_dim") or (_WIDTH.search(key) and not _NOT_WIDTH.search(key)):
         return _divided(value, divisor)
     return value
