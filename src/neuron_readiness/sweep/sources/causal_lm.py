@@ -29,7 +29,7 @@ def build(name: str) -> Built:
     model_class: Any = found[0] if isinstance(found, tuple) else found
     if not model_class.can_generate():
         raise CannotBuild(f"{model_class.__name__} has no head")
-    return transformers.reduced_model(config_class, model_class, _labelled)
+    return transformers.reduced_model(config_class, model_class, _labelled, {"is_decoder": True})
 
 
 def _labelled(model: Any, config: Any) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -65,19 +65,24 @@ def build(name: str) -> Built:
     return reduced_model(config_class, _model_class(config_class), candidates)
 
 
-def reduced_model(config_class: Any, model_class: Any, inputs: Inputs) -> Built:
+def reduced_model(
+    config_class: Any, model_class: Any, inputs: Inputs, given: dict[str, Any] | None = None
+) -> Built:
     """The first reduction of the default configuration that ``model_class`` can be built from and
-    that runs on one of the ``inputs`` of model and configuration.
+    that runs on one of the ``inputs`` of model and configuration. ``given``: entries that are set
+    where the configuration has them. A class that takes another configuration than
+    ``config_class``, that of a part, gets its own.
 
     Raises:
         CannotBuild: none does; with the error of the first reduction, which says most.
     """
     import torch
 
+    config_class = _takes(model_class) or config_class
     first: Exception | None = None
     for plan in _PLANS:
         try:
-            config, count, mended = _configured(config_class, model_class, plan)
+            config, count, mended = _configured(config_class, model_class, plan, given or {})
             torch.manual_seed(0)
             model = model_class(config).float().eval()
         except Exception as error:  # another reduction may be what this architecture allows
@@ -144,20 +149,23 @@ def _takes(model_class: Any) -> Any:
     return model_class.config_class
 
 
-def _config(config_class: Any, plan: Plan) -> Any:
+def _config(config_class: Any, plan: Plan, given: dict[str, Any]) -> Any:
     entries = reduced(config_class().to_dict(), plan)
+    entries |= {key: value for key, value in given.items() if key in entries}
     for key in ("transformers_version", "model_type", "architectures"):
         entries.pop(key, None)
     return config_class(**entries)
 
 
-def _configured(config_class: Any, model_class: Any, plan: Plan) -> tuple[Any, int, bool]:
+def _configured(
+    config_class: Any, model_class: Any, plan: Plan, given: dict[str, Any]
+) -> tuple[Any, int, bool]:
     """A reduced configuration, the parameters of its model, and whether it lacked entries.
 
     Raises:
         CannotBuild: the model has too many parameters.
     """
-    config = _config(config_class, plan)
+    config = _config(config_class, plan, given)
     mended = False
     for _ in range(_MOST_MENDS):
         try:
