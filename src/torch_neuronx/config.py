@@ -222,7 +222,7 @@ _TABLE = (
     Option(
         "TORCH_NEURONX_EXECUTABLE_MEMORY_MB",
         "int",
-        512,
+        1024,
         _STABLE,
         False,
         "Bound, in MiB, of the executables kept loaded in memory; the least recently used go.",
