@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from neuron_readiness.sweep.shrink import shrink
+from neuron_readiness.sweep.shrink import Plan, mend, reduced, shrink
 
 LLAMA = {
     "vocab_size": 32000,
@@ -71,3 +71,46 @@ def test_depth_can_be_kept_for_who_picks_layers_by_number() -> None:
     assert shrink(config, 16) == {"num_hidden_layers": 2, "hidden_size": 48}
     kept = {"num_hidden_layers": 12, "out_features": ["stage4"], "hidden_size": 48}
     assert shrink(config, 16, keep_depth=True) == kept
+
+
+def test_heads_can_become_fewer_instead_of_smaller() -> None:
+    small = shrink(LLAMA, 16, fewer_heads=True)
+    assert (small["num_attention_heads"], small["num_key_value_heads"]) == (2, 1)
+    assert (small["head_dim"], small["hidden_size"]) == (128, 256)
+
+
+def test_windows_of_attention_shrink_with_the_image() -> None:
+    small = shrink({"image_size": 224, "patch_size": 4, "window_size": 7}, 16)
+    assert small == {"image_size": 64, "patch_size": 4, "window_size": 2}
+
+
+def test_an_intermediate_width_that_no_divisor_fits_is_rounded() -> None:
+    assert shrink({"moe_intermediate_size": 1407}, 16) == {"moe_intermediate_size": 80}
+
+
+def test_what_a_class_leaves_at_none_is_filled() -> None:
+    kinds = ["full_attention", "sliding_attention"]
+    config = {"hidden_size": 64, "num_experts_per_tok": None, "text_config": {"vocab_size": None}}
+    rotary = {"layer_types": kinds, "rope_parameters": {}}
+    filled = reduced({**config, **rotary}, Plan(16, fill=True))
+    assert (filled["num_experts_per_tok"], filled["text_config"]["vocab_size"]) == (2, 512)
+    assert set(filled["rope_parameters"]) == set(kinds)
+    assert reduced(config, Plan(16))["num_experts_per_tok"] is None
+    assert str(Plan(8, fewer_heads=True, fill=True)) == "1/8, fewer heads, defaults filled"
+
+
+def test_an_entry_that_a_class_lacks_is_given_to_the_part_that_lacks_it() -> None:
+    class TextConfig:
+        num_attention_heads = 6
+
+    class WholeConfig:
+        def __init__(self) -> None:
+            self.text_config = TextConfig()
+
+    whole = WholeConfig()
+    lacks = AttributeError("'TextConfig' object has no attribute 'num_key_value_heads'")
+    assert mend(whole, lacks)
+    assert whole.text_config.num_key_value_heads == 6  # type: ignore[attr-defined]
+    assert not mend(whole, lacks)  # it has it now
+    assert not mend(whole, AttributeError("'TextConfig' object has no attribute 'anything'"))
+    assert not mend(whole, ValueError("'TextConfig' object has no attribute 'dropout'"))
