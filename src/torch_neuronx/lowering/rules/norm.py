@@ -417,10 +417,10 @@ def _batch_norm_backward(
     normal = (x - mean) * invstd
     total = jnp.sum(g, axis=axes, keepdims=True)
     along = jnp.sum(g * normal, axis=axes, keepdims=True)
-    grad_input = grad_weight = grad_bias = None
-    if output_mask[0]:
-        scale = invstd if weight is None else invstd * _channels(weight, x.ndim, dtype)
-        grad_input = (g - total / n - normal * (along / n)) * scale if train else g * scale
+    grad_weight = grad_bias = None
+    scale = invstd if weight is None else invstd * _channels(weight, x.ndim, dtype)
+    # PyTorch's meta kernel gives the input's gradient even where the mask does not ask for it.
+    grad_input = (g - total / n - normal * (along / n)) * scale if train else g * scale
     if output_mask[1]:
         grad_weight = along.reshape(-1)
     if output_mask[2]:
