@@ -9,8 +9,8 @@
 namespace tn {
 namespace {
 // What an executable costs beyond its code: symbols, thunks, the client's bookkeeping. Measured for
-// softmax of a few elements on the CPU plugin: 0.75 MB where it was compiled in this process, 0.3 MB
-// where it was loaded from the disk, and 17 mappings of the 65,530 that Linux gives a process.
+// softmax of a few elements on the CPU plugin: 0.75 MB where it was compiled in this process, 0.3
+// MB where it was loaded from the disk, and 17 mappings of the 65,530 that Linux gives a process.
 constexpr size_t kFixedBytes = 700 << 10;
 size_t cost(size_t code_bytes) { return code_bytes + kFixedBytes; }
 }  // namespace
