@@ -67,7 +67,7 @@ $(DONE)/plugins: requirements/plugins.txt $(DONE)/build-tools
 	@touch $@
 
 $(DONE)/build-tools: $(DONE)/torch
-	$(PIP) install 'setuptools>=77.0.3' wheel ninja
+	$(PIP) install 'setuptools>=77.0.3' wheel ninja 'jaxlib==0.10.*'
 	@touch $@
 
 $(DONE)/torchneuron: pyproject.toml setup.py $(CPP) $(DONE)/plugins
