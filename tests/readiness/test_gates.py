@@ -30,8 +30,6 @@ def items(facts: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
         ("require", None, "continue"),
         ("expect", {"count": 1}, "continue"),
         ("expect", None, "continue"),
-        ("report", {"count": 1}, "proceed"),
-        ("off", {"count": 1}, "proceed"),
         ("require", {"count": [1, 2]}, "keep"),  # a list counts its entries
         ("require", {"count": []}, "proceed"),
         ("require", {"count": "nan"}, "keep"),  # a NaN is never within a limit
@@ -39,6 +37,26 @@ def items(facts: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
 )
 def test_verdict(level: str, facts: dict[str, Any] | None, verdict: str) -> None:
     assert decide([gate(level)], items(facts), [], "x")["verdict"] == verdict
+
+
+@pytest.mark.parametrize(
+    "gates",
+    [
+        [],
+        [gate("report"), gate("off")],
+        [gate("require", when="a.trains")],
+        [gate("require", measure="a.unmeasured", open="ignore")],
+    ],
+)
+def test_without_a_gate_that_decides_nothing_is_claimed(gates: list[Gate]) -> None:
+    result = decide(gates, items({"count": 0}), [], "m on d")
+    assert result["verdict"] == "continue"
+    assert [r["kind"] for r in result["reasons"]] == ["open"]
+    assert "no requirement was judged" in result["largest_gap"]
+    assert "nothing is claimed" in result["claim"]
+    assert exits.exit_code(result["verdict"], []) == exits.CONTINUE
+    beside = decide([*gates, gate("expect")], items({"count": 0}), [], "m on d")
+    assert beside["verdict"] == "proceed"  # one that decides is enough
 
 
 def test_the_worst_comes_first_and_names_its_cause() -> None:

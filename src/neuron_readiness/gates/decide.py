@@ -13,6 +13,7 @@ TITLES = {
     "continue": "Continue on named gaps",
     "keep": "Keep the existing path",
 }
+_UNJUDGED = "no requirement was judged: every gate only reports, is off or does not apply"
 
 
 def evaluate(gate: Gate, items: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -71,7 +72,8 @@ def decide(
     subject: str,
     limits: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The decision with its reasons, most important first, and the largest gap.
+    """The decision with its reasons, most important first, and the largest gap. Without a gate that
+    decides there is nothing to proceed on.
 
     ``subject``: the workload, device and configuration, in words, for the claim; ``limits``: what
     the evidence leaves out whatever the gates say.
@@ -90,11 +92,13 @@ def decide(
         )
     ]
     passed = [r for r in rows if r["outcome"] == "passed" and r["level"] != "report"]
-    verdict = "keep" if broken else "continue" if gaps or faults else "proceed"
+    verdict = "keep" if broken else "continue" if gaps or faults or not passed else "proceed"
     reasons = [_reason(r, items, "requirement not met") for r in broken]
     reasons += [{"text": f["text"], "kind": "fault", "gate": ""} for f in faults]
     reasons += [_reason(r, items, "gap") for r in gaps if r["outcome"] == "failed"]
     reasons += [_reason(r, items, "open") for r in gaps if r["outcome"] == "open"]
+    if not (passed or broken or gaps):
+        reasons.append({"text": _UNJUDGED, "kind": "open", "gate": ""})
     if verdict == "proceed":
         reasons = [{"text": r["claim"], "kind": "met", "gate": r["gate"]} for r in passed]
     return {
@@ -172,7 +176,9 @@ def _claim(
         )
     failed = [*(f["kind"] for f in faults), *(r["gate"] for r in gaps if r["outcome"] == "failed")]
     unknown = [r["gate"] for r in gaps if r["outcome"] == "open"]
-    parts = [f"{len(passed)} gates are met"]
+    parts = [
+        f"{len(passed)} gates are met" if passed or gaps else f"{_UNJUDGED}, nothing is claimed"
+    ]
     parts += [f"to be settled first: {', '.join(failed)}"] if failed else []
     parts += [f"not established: {', '.join(unknown)}"] if unknown else []
     return f"For {subject}: {'; '.join(parts)}."
