@@ -59,6 +59,8 @@ def test_a_bad_pilot_ends_with_its_own_code(kind: str, tmp_path: Path) -> None:
     assert said in json.dumps(record["faults"])
     assert record["faults"][0]["side"] in ("workload", "unknown")
     assert record["decision"]["verdict"] == "continue"
+    ran = kind in ("nan", "nondeterministic", "forked")
+    assert ("did not run" in record["decision"]["title"]) is not ran
     assert record["items"]["environment"]["status"] == "done"  # kept
     assert record["items"]["execution"]["status"] == "open"  # and what is open says so
     assert (tmp_path / "record" / "report.html").exists()
@@ -70,6 +72,7 @@ def test_a_pilot_that_cannot_be_loaded_leaves_the_environment(tmp_path: Path) ->
     assert record["faults"][0]["side"] == "workload"
     assert record["items"]["environment"]["status"] == "done"
     assert "nothing_like_this" in record["items"]["correctness"]["reason"]
+    assert "did not run" in record["decision"]["title"]
 
 
 def test_a_pilot_that_breaks_the_protocol_is_told_how(tmp_path: Path) -> None:
@@ -256,12 +259,22 @@ def test_a_record_of_a_newer_schema_is_refused_and_left_alone(
     assert (out / "record.json").read_text() == text
 
 
+@pytest.mark.parametrize("command", [["report", "{}"], ["compare", "{}", "{}"]])
+def test_a_record_that_does_not_exist_is_named(
+    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "nowhere")
+    assert main([part.format(missing) for part in command]) == exits.USAGE
+    assert f"{missing} does not exist" in capsys.readouterr().err
+
+
 def test_a_file_that_is_no_record_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "record.json"
     path.write_text('{"schema": "other"}')
     assert main(["compare", str(path), str(path)]) == exits.USAGE
+    assert main(["report", str(path)]) == exits.USAGE
     assert "this is no record" in capsys.readouterr().err
     assert main(["run", str(tmp_path / "missing.py")]) == exits.USAGE
     assert main(["run", str(path), "--only", "everything"]) == exits.USAGE

@@ -88,6 +88,17 @@ def test_faults_alone_forbid_to_proceed() -> None:
     assert result["verdict"] == "continue"
 
 
+def test_a_pilot_that_never_ran_has_no_gaps_to_name() -> None:
+    fault = [{"kind": "pilot-raised", "text": "SyntaxError"}]
+    never = decide([gate("require")], items(None), fault, "x", ran=False)
+    assert never["verdict"] == "continue"  # the exit code is the fault's
+    assert never["title"] == "The pilot did not run: nothing is claimed"
+    part = decide([gate("require")], items(None), fault, "x", ran=True)
+    assert part["title"] == "Continue on named gaps"
+    unasked = decide([gate("require")], items(None), [], "x", ran=False)
+    assert unasked["title"] == "Continue on named gaps"  # it was not to run
+
+
 def test_a_claim_says_what_it_leaves_out() -> None:
     limits = ["the pilot is simplified: two layers", "times are not the accelerator's."]
     claim = decide([gate("require")], items({"count": 0}), [], "m on d (torch 2)", limits)["claim"]

@@ -71,6 +71,7 @@ def test_a_device_that_is_absent(tmp_path: Path) -> None:
     assert record["decision"]["verdict"] == "continue"
     assert record["items"]["inventory"]["status"] == "done"  # what needs no device is known
     assert "the device is absent" in record["items"]["correctness"]["reason"]
+    assert record["decision"]["title"] == "The pilot did not run: nothing is claimed"
 
 
 def test_init_writes_a_pilot_that_loads(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from neuron_readiness import exits
 from neuron_readiness.gates import table
 from neuron_readiness.gates.decide import decide
-from neuron_readiness.record.assemble import claimed
+from neuron_readiness.record.assemble import claimed, has_run
 from neuron_readiness.record.read import NewerSchema, RecordError, read
 from neuron_readiness.report import render
 from neuron_readiness.run import store
@@ -27,15 +27,16 @@ def add(commands: Any) -> None:
 def main(options: argparse.Namespace) -> int:
     path = options.record if options.record.is_dir() else options.record.parent
     try:
-        record = read(path)
+        record = read(options.record)
         if options.gates:
             about = claimed(record["name"], record["options"], record["items"], record["pilot"])
             gates = table.changed(table.load(options.gates), record["pilot"].get("gates") or {})
             known = {**record["items"], "pilot": {"status": "done", "facts": record["pilot"]}}
-            record["decision"] = decide(gates, known, record["faults"], *about)
+            ran = has_run(record["items"])
+            record["decision"] = decide(gates, known, record["faults"], *about, ran=ran)
             kinds = [f["kind"] for f in record["faults"]]
             record["exit_code"] = exits.exit_code(record["decision"]["verdict"], kinds)
-            store.write(path / "record.json", record)
+            store.write(path / "record.json" if path == options.record else options.record, record)
     except NewerSchema as error:
         print(error, file=sys.stderr)
         return exits.FAULTS["newer-schema"]

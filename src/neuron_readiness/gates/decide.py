@@ -12,6 +12,7 @@ TITLES = {
     "proceed": "Proceed for the tested workload",
     "continue": "Continue on named gaps",
     "keep": "Keep the existing path",
+    "not-run": "The pilot did not run: nothing is claimed",
 }
 _UNJUDGED = "no requirement was judged: every gate only reports, is off or does not apply"
 
@@ -71,12 +72,15 @@ def decide(
     faults: list[dict[str, Any]],
     subject: str,
     limits: Sequence[str] = (),
+    *,
+    ran: bool = True,
 ) -> dict[str, Any]:
     """The decision with its reasons, most important first, and the largest gap. Without a gate that
     decides there is nothing to proceed on.
 
     ``subject``: the workload, device and configuration, in words, for the claim; ``limits``: what
-    the evidence leaves out whatever the gates say.
+    the evidence leaves out whatever the gates say; ``ran``: whether the pilot gave any result: a
+    fault before that leaves nothing to name gaps of.
     """
     rows = [evaluate(g, items) for g in gates]
     broken = [r for r in rows if r["outcome"] == "failed" and r["level"] == "require"]
@@ -103,7 +107,7 @@ def decide(
         reasons = [{"text": r["claim"], "kind": "met", "gate": r["gate"]} for r in passed]
     return {
         "verdict": verdict,
-        "title": TITLES[verdict],
+        "title": TITLES["not-run" if verdict == "continue" and faults and not ran else verdict],
         "claim": " ".join(
             [_claim(verdict, subject, passed, broken, gaps, faults), *map(_sentence, limits)]
         ),

@@ -43,7 +43,8 @@ def assemble(
     name = declared.get("name") or pilot.stem
     known = {**items, "pilot": results.get("pilot", {})}
     subject, limits = claimed(name, options, items, declared)
-    decision = decide(table.changed(gate_list, changes), known, found, subject, limits)
+    rules = table.changed(gate_list, changes)
+    decision = decide(rules, known, found, subject, limits, ran=has_run(items))
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -71,6 +72,22 @@ def claimed(
     if declared.get("simplified"):
         limits.append(f"the pilot is simplified: {declared['simplified']}")
     return f"{subject} ({configuration})" if configuration else subject, [x for x in limits if x]
+
+
+def has_run(items: dict[str, dict[str, Any]]) -> bool:
+    """Whether a request or a training step of the pilot came to its end in any stage."""
+    facts = {name: item["facts"] for name, item in items.items()}
+    told = facts["correctness"]
+    shapes, recovery = facts["shapes"], facts["operations"].get("recovery")
+    return bool(
+        any(told.get(n) is not None for n in ("repeatable", "gradients", "trajectory"))
+        or "operators" in facts["execution"]
+        or shapes.get("families", 0) > len(shapes.get("failed_families", ()))
+        or any("steady" in r for r in facts["performance"].get("runs", {}).values())
+        or "shares" in facts["profile"]
+        or (recovery and not recovery.get("error"))
+        or facts["operations"].get("distributed")
+    )
 
 
 def reproduce(pilot: Path, options: dict[str, Any], stage: str) -> str:

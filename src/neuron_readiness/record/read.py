@@ -44,6 +44,10 @@ def read(path: Path) -> dict[str, Any]:
         NewerSchema: its schema version is above this tool's.
         RecordError: anything else that makes it unusable.
     """
+    if not path.exists():
+        raise RecordError(
+            f"{path} does not exist; expected record.json or the folder that holds it"
+        )
     path = path / "record.json" if path.is_dir() else path
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
