@@ -246,6 +246,21 @@ def test_a_compiler_that_computes_something_else_is_seen() -> None:
     assert facts["difference"] == pytest.approx(1.0)
 
 
+def test_what_eager_computes_equally_wrong_is_no_fault_of_compiling() -> None:
+    def wrong(graph: Any, inputs: Any) -> Any:
+        return lambda *a: [t + 1 if isinstance(t, torch.Tensor) else t for t in graph(*a)]
+
+    case = Case("one", (torch.ones(2, 4),))
+    cpu = adapter_for("cpu")
+    device, reference = pair(pilot_of(Layers, [case]), cpu, cpu)
+    with torch.no_grad():
+        device.model.layers[8].bias += 0.1
+    same = graphs.examine(device, reference, [case], [], {"backend": "eager"})
+    assert (same["difference"], same["outside"], same["shared"]) == (0.0, 0, 1)
+    worse = graphs.examine(device, reference, [case], [], {"backend": wrong})
+    assert (worse["outside"], worse["shared"]) == (1, 0)
+
+
 def test_a_batch_is_compiled_with_its_backward_pass() -> None:
     case = Case("batch", (torch.ones(2, 4),), train=True)
     parts = {"loss": lambda output, x: output.square().mean()}

@@ -30,7 +30,8 @@ def examine(
 
     ``failure`` is None, "capture" (the program could not be traced) or "lowering" (a traced graph
     could not be compiled or run); ``outside`` counts compiled outputs and gradients that leave
-    their tolerance, against ``reference`` or, without one, against the workload run eagerly.
+    their tolerance, against ``reference`` or, without one, against the workload run eagerly;
+    ``shared`` counts what leaves it eagerly too, by as much: no fault of compiling.
     ``draws``: a training step depends on random numbers, which a compiler may draw otherwise, so
     that its gradients cannot be judged.
     """
@@ -58,6 +59,7 @@ def examine(
         "outside": sum(r["outside"] for r in rows.values())
         if any(not r["failure"] for r in rows.values())
         else None,
+        "shared": sum(r["shared"] for r in rows.values()),
         "outside_cases": [n for n, r in rows.items() if r["outside"]],
         "cases": list(rows),
         "not_compiled": [c.name for c in chosen[_MOST:]],
@@ -81,6 +83,7 @@ def _row() -> dict[str, Any]:
         "error": "",
         "difference": None,
         "outside": 0,
+        "shared": 0,
     }
 
 
@@ -99,7 +102,12 @@ def _one(
         row["difference"] = _difference(actual, eager)
         expected = eager if reference is None else reference.output(case)
         tol = tolerance.of_outputs(workload.pilot, (reference or workload).model)
-        row["outside"] = sum(not r.within for r in compare_all(actual, expected, tol))
+        # What the eager path computes equally wrong is for the gate of eager outputs to judge.
+        own = {r.name for r in compare_all(eager, expected, tol) if not r.within}
+        same = {r.name for r in compare_all(actual, eager, tol) if r.within}
+        failed = {r.name for r in compare_all(actual, expected, tol) if not r.within}
+        row["shared"] = len(failed & own & same)
+        row["outside"] = len(failed) - row["shared"]
 
     _guarded(row, None, compile_and_compare)
     return row
