@@ -20,6 +20,7 @@ from neuron_readiness.protocol import OPTIONAL, complaint
 from neuron_readiness.run import guard
 
 SPLITS = ("requests", "hard", "train")
+_LONG = 6  # letters of a part from which a name that is close to it is hardly another word
 
 
 class PilotError(ValueError):
@@ -95,10 +96,29 @@ class Pilot:
 
     def misspelt(self) -> list[tuple[str, str]]:
         """Names of the file that look like an optional part and are none, and that part."""
-        names = [n for n in vars(self.module) if not n.startswith("_")]
-        unused = [n for n in OPTIONAL if n not in names]
-        pairs = ((n, difflib.get_close_matches(n, unused, 1, 0.8)) for n in names)
+        names = [
+            n for n, v in vars(self.module).items()
+            if not n.startswith("_") and not isinstance(v, ModuleType)
+        ]  # fmt: skip
+        pairs = ((n, difflib.get_close_matches(n, OPTIONAL, 1, 0.8)) for n in names)
         return [(n, close[0]) for n, close in pairs if close and n not in OPTIONAL]
+
+    def refuse_misspelt(self) -> None:
+        """A part that is misspelt would be left out of the run, and nobody would miss it.
+
+        Raises:
+            PilotError: a name of the file is close to a part that the file does not define. Close
+                to a short part (`name`, `pad`) there are words of one's own, and beside the part
+                itself it is a helper of it: these are only told.
+        """
+        own = vars(self.module)
+        for name, part in self.misspelt():
+            here = getattr(own[name], "__module__", self.module.__name__) == self.module.__name__
+            if here and len(part) >= _LONG and part not in own:
+                raise PilotError(
+                    f"{self.path}: `{name}` is no part of a pilot, and would be ignored; expected "
+                    f"`{part}`: {OPTIONAL[part]}. A helper of your own begins with an underscore."
+                )
 
     def part(self, name: str) -> Any:
         """An optional part, or None."""

@@ -84,6 +84,37 @@ def test_a_misspelt_part_is_seen(tmp_path: Path) -> None:
     assert pairs == {"accepted_fallback": "accepted_fallbacks", "tolerence": "tolerances"}
 
 
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("tolerance = {}", "tolerances"),
+        ("def task_metrics(outputs, cases): return 1.0", "task_metric"),
+        ("def postproces(output): return output", "postprocess"),
+        ("def trainstep(model, optimizer, x): return 0", "train_step"),
+    ],
+)
+def test_a_misspelt_part_costs_no_run(tmp_path: Path, written: str, meant: str) -> None:
+    path = tmp_path / "pilot.py"
+    path.write_text(PLAIN + written)
+    with pytest.raises(PilotError, match=f"expected `{meant}`"):
+        pilot_stage.run(Context(path, Options(device="cpu"), tmp_path))
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "_tolerance = {}",
+        "names = ['a']",  # a word of one's own, close to a short part
+        "def score(output): return output\ndef scores(output): return score(output)",
+        "from copy import copy as codes",
+    ],
+)
+def test_a_helper_is_no_misspelt_part(tmp_path: Path, written: str) -> None:
+    path = tmp_path / "pilot.py"
+    path.write_text(PLAIN + written)
+    assert pilot_stage.run(Context(path, Options(device="cpu"), tmp_path)).facts["requests"] == 1
+
+
 def test_a_gate_that_is_misspelt_costs_no_run(tmp_path: Path) -> None:
     path = tmp_path / "pilot.py"
     path.write_text(PLAIN + "gates = {'recovery': {'levle': 'require'}}\n")

@@ -11,6 +11,7 @@ from neuron_readiness.pilot import PilotError
 def run(context: Context) -> StageResult:
     result = StageResult("pilot", "The pilot")
     pilot = context.pilot
+    pilot.refuse_misspelt()
     try:
         known = table.load()
         names = {g.name for g in known}
