@@ -189,6 +189,19 @@ def test_buckets_are_the_cheapest_split() -> None:
         assert option["boundaries"][-1] == "[5]"
 
 
+def test_padding_is_suggested_only_where_it_takes_less_time_in_all() -> None:
+    dear = buckets.propose(ledger([1, 64], [1, 1], [0.001, 0.02]))  # saves 1 s, adds 9.5 ms each
+    assert dear["requests"] == 1000
+    assert dear["suggested"] is None
+    assert dear["options"][0]["break_even"] == pytest.approx(1 / 0.0095)
+    cheap = buckets.propose(ledger([1, 64], [1, 1], [0.0010, 0.0012]))
+    assert cheap["suggested"] == cheap["options"][0]
+    much = buckets.propose(ledger([1, 64], [50_000, 50_000], [0.0010, 0.0012]))
+    assert much["suggested"] is None  # the same shapes, where they are seen often
+    faster = buckets.propose(ledger([1, 64], [50_000, 50_000], [0.0012, 0.0010]))
+    assert faster["suggested"] is not None and faster["suggested"]["break_even"] is None
+
+
 def test_shapes_that_vary_on_their_own_share_no_bucket() -> None:
     rows = ledger([1, 2], [1, 1], [1, 1])
     rows[0]["dims"], rows[1]["dims"] = [[1, 8]], [[2, 4]]

@@ -43,9 +43,9 @@ def run(context: Context) -> StageResult:
         "bucketing": buckets.propose(rows),
         "padding": None,
     }
-    suggested = result.facts["bucketing"]["suggested"]
-    if suggested is not None and context.pilot.part("pad") is not None:
-        boundaries = [r for r in rows if r["family"] in suggested["boundaries"]]
+    option = _option(result.facts["bucketing"])
+    if option is not None and context.pilot.part("pad") is not None:
+        boundaries = [r for r in rows if r["family"] in option["boundaries"]]
         result.facts["padding"] = padding.examine(context, boundaries)
     _say(result, known)
     return result
@@ -88,26 +88,43 @@ def _say(result: StageResult, known: bool) -> None:
     if bucketing["why_not"]:
         result.open(f"bucketing: {bucketing['why_not']}", "")
     elif bucketing["options"]:
-        best = bucketing["suggested"]
-        result.measured(
-            f"{best['buckets']} buckets instead of {facts['families']} shapes would save "
-            f"{best['compiles_saved']} compilations ({best['compile_seconds_saved']:.2f} s) and "
-            f"cost {best['extra_cost']:+.1%} execution",
-            "computed from times measured at the boundary shapes",
-        )
+        _bucketing(result, bucketing)
         _padding(result)
-        result.findings.append(
-            Finding(
-                f"{facts['families']} shapes compile separately",
-                "note",
-                suggestion=f"pad to {best['boundaries']}",
-                gate="shapes",
-            )
-        )
     for family in facts["failed_families"]:
         result.findings.append(
             Finding(f"shape {family} fails on the device", "gap", family, gate="shape_failures")
         )
+
+
+def _option(bucketing: dict[str, Any]) -> dict[str, Any] | None:
+    """The bucketing that is suggested, else the one that adds least, to say what it would cost."""
+    options = bucketing["options"]
+    cheapest = min(options, key=lambda o: o["extra_cost"], default=None)
+    return bucketing["suggested"] or cheapest
+
+
+def _bucketing(result: StageResult, bucketing: dict[str, Any]) -> None:
+    families, suggested = result.facts["families"], bucketing["suggested"]
+    option = _option(bucketing)
+    assert option is not None
+    text = (
+        f"{option['buckets']} buckets instead of {families} shapes would save "
+        f"{option['compiles_saved']} compilations ({option['compile_seconds_saved']:.2f} s) and "
+        f"cost {option['extra_cost']:+.1%} execution"
+    )
+    if option["break_even"] is not None:
+        text += f"; after {option['break_even']:,.0f} requests separate compilation is cheaper"
+    result.measured(
+        text, "computed from times measured at the boundary shapes, compilations counted once"
+    )
+    over = f"over {bucketing['requests']:,.0f} requests"
+    if suggested is not None:
+        change = f"pad to {suggested['boundaries']}: less time in all {over}"
+    else:
+        change = f"compile each shape: {over} padding takes longer than it saves"
+    result.findings.append(
+        Finding(f"{families} shapes compile separately", "note", suggestion=change, gate="shapes")
+    )
 
 
 def _padding(result: StageResult) -> None:
