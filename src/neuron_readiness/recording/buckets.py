@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-
 _LEAST_TRAFFIC = 1000  # requests that compilations are spread over, where the pilot counts fewer
 
 
