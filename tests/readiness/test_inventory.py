@@ -180,6 +180,35 @@ def test_the_target_itself_is_no_foreign_device(tmp_path: Path) -> None:
     assert kinds(tmp_path, text, "neuron") == [(2, "device")]
 
 
+CUDAS_OWN = """
+import torch
+from torch import cuda as gpu
+A = torch.cuda
+A.synchronize()
+gpu.empty_cache()
+A.max_memory_allocated()
+torch.sparse.mm(a, b)
+x.cuda().pin_memory()
+x.double()
+import triton, flash_attn
+"""
+
+
+def test_what_is_cudas_own_is_supported_where_the_target_is_cuda(tmp_path: Path) -> None:
+    path = tmp_path / "work.py"
+    path.write_text(CUDAS_OWN)
+    hits = static.scan(path, "cuda")
+    assert {h.kind for h in hits} >= {"synchronise", "memory", "sparse", "device", "pinned"}
+    assert [h for h in hits if h.supported is not True] == []
+    assert any(h.supported is False for h in static.scan(path, "xpu"))
+
+
+def test_a_vendors_collectives_are_foreign_to_others(tmp_path: Path) -> None:
+    text = "import torch.distributed as d\nd.init_process_group('cpu:gloo,cuda:nccl')\n"
+    assert kinds(tmp_path, text, "cuda") == []
+    assert kinds(tmp_path, text, "xpu") == [(2, "collectives")]
+
+
 def test_a_hit_says_what_it_assumes_and_what_to_write(tmp_path: Path) -> None:
     path = tmp_path / "work.py"
     path.write_text("def f(x):\n    return x.cuda()\n")

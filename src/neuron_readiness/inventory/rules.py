@@ -14,7 +14,8 @@ class Rule:
     kind: str
     assumes: str
     suggestion: str
-    supported: bool | None = False  # on a target that is not CUDA
+    supported: bool | None = False  # on a device that is none of `home`
+    home: tuple[str, ...] = ("cuda",)  # kinds of device that surely have it
 
 
 _CUDA = "an NVIDIA (or ROCm) device behind torch.cuda"
@@ -53,10 +54,13 @@ NAMES: dict[str, Rule] = {
         "precision", "TF32 or bfloat16 products behind float32", "state the dtype", None
     ),
     "torch.distributed.ProcessGroupNCCL": Rule("collectives", "NCCL", "torch.distributed"),
-    "torch.mps": Rule("torch.mps", "an Apple device", "torch.accelerator"),
-    "torch.xpu": Rule("torch.xpu", "an Intel device", "torch.accelerator"),
+    "torch.mps": Rule("torch.mps", "an Apple device", "torch.accelerator", home=("mps",)),
+    "torch.xpu": Rule("torch.xpu", "an Intel device", "torch.accelerator", home=("xpu",)),
     "torch_xla": Rule(
-        "torch_xla", "the XLA-era product, not the native device", "the native device"
+        "torch_xla",
+        "the XLA-era product, not the native device",
+        "the native device",
+        home=("xla",),
     ),
     "triton": Rule("triton", "Triton and a GPU behind it", "PyTorch operators, or an NKI kernel"),
     "pycuda": Rule("cuda-library", _CUDA, "PyTorch operators"),
@@ -80,17 +84,19 @@ NAMES: dict[str, Rule] = {
         "a kernel for the devices it registers",
         "register one for the target",
         None,
+        home=(),
     ),
     "torch.library.Library": Rule(
         "custom-operator",
         "a kernel for the devices it registers",
         "register one for the target",
         None,
+        home=(),
     ),
     "torch.ops.load_library": Rule(
-        "extension", "a compiled operator library", "port or replace it"
+        "extension", "a compiled operator library", "port or replace it", home=()
     ),
-    "nki": Rule("nki", "a NeuronCore", "keep a PyTorch twin as reference", None),
+    "nki": Rule("nki", "a NeuronCore", "keep a PyTorch twin as reference", None, home=()),
     "torch.float64": Rule(
         "dtype", "64-bit arithmetic; some targets compute it in float32", "float32", None
     ),
@@ -99,8 +105,12 @@ NAMES: dict[str, Rule] = {
     ),
     "torch.complex128": Rule("dtype", "64-bit complex arithmetic", "complex64", None),
     "torch.complex64": Rule("dtype", "complex arithmetic", "two real tensors", None),
-    "torch.float8_e4m3fn": Rule("dtype", "one of several fp8 formats", "ask the target", None),
-    "torch.float8_e5m2": Rule("dtype", "one of several fp8 formats", "ask the target", None),
+    "torch.float8_e4m3fn": Rule(
+        "dtype", "one of several fp8 formats", "ask the target", None, home=()
+    ),
+    "torch.float8_e5m2": Rule(
+        "dtype", "one of several fp8 formats", "ask the target", None, home=()
+    ),
     "torch.sparse": Rule("sparse", "sparse kernels", "dense tensors with a mask", None),
     "torch.sparse_coo_tensor": Rule("sparse", "sparse kernels", "dense tensors with a mask", None),
     "torch.nested": Rule("nested", "nested tensors", "padding with a mask", None),
@@ -149,22 +159,30 @@ ARGUMENTS: dict[str, Rule] = {
     "device_map": Rule("placement", "a placement that a library chooses", "one device", None),
 }
 
-DEVICE_STRING = Rule("device", "one particular device", "take the device from the caller")
+DEVICE_STRING = Rule("device", "one particular device", "take the device from the caller", home=())
 DEVICE_CHOICE = Rule(
     "device-choice",
     "this device or the CPU: on any other accelerator all runs on the host, without an error",
     "torch.accelerator.current_accelerator(), or take the device from the caller",
+    home=(),
 )
 DEVICE_BRANCH = Rule(
     "device-branch",
     "one device's way through the code; the target takes the other one",
     "ask for the capability, or test that way on the target",
     None,
+    home=(),
 )
 CUSTOM_OPERATOR = Rule(
-    "custom-operator", "a kernel for the devices it registers", "register one for the target", None
+    "custom-operator",
+    "a kernel for the devices it registers",
+    "register one for the target",
+    None,
+    home=(),
 )
-COMPILER = Rule("compile-backend", "a compiler for another device", "the target's own backend")
+COMPILER = Rule(
+    "compile-backend", "a compiler for another device", "the target's own backend", home=()
+)
 COMPILER_DEFAULT = Rule(
     "compile-backend",
     "PyTorch's default compiler, Inductor",
@@ -181,9 +199,12 @@ COMPILE_DYNAMIC = Rule(
     None,
 )
 VARIABLE = Rule("environment", "settings of one vendor's software", "guard it by device", None)
-AMP_STRING = Rule("amp", "mixed precision of one device", "device_type=x.device.type")
+AMP_STRING = Rule("amp", "mixed precision of one device", "device_type=x.device.type", home=())
 BACKEND_STRING = Rule(
-    "collectives", "a communication backend of one vendor", "leave it out: the device chooses"
+    "collectives",
+    "a communication backend of one vendor",
+    "leave it out: the device chooses",
+    home=(),
 )
 BRANCH = Rule(
     "data-dependent-branch",

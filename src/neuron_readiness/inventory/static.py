@@ -26,7 +26,8 @@ _TAKE_DEVICE = {
 }
 _TAKE_AMP = {"autocast", "GradScaler", "get_autocast_dtype", "is_autocast_enabled"}
 _DEVICE_ARGUMENTS = ("device", "map_location", "torch_device")
-_COLLECTIVE = {"nccl", "rccl", "xla", "hccl"}
+# Backends of collectives, with the devices that each moves data of.
+_COLLECTIVE = {"nccl": ("cuda",), "rccl": ("cuda",), "xla": ("xla",), "hccl": ("hpu",)}
 # Backends of torch.compile, with the devices that each makes code for.
 _COMPILERS = {
     "inductor": ("cpu", "cuda", "xpu", "mps"),
@@ -112,9 +113,7 @@ class _Scanner:
         return self._made(self._file, getattr(node, "lineno", 0), rule, text)
 
     def _made(self, file: str, line: int, rule: rules.Rule, text: str) -> Hit:
-        supported = rule.supported
-        if self._target == "cuda" and ("CUDA" in rule.assumes or "cuda" in rule.kind):
-            supported = True
+        supported = True if self._target in rule.home else rule.supported
         return Hit(file, line, rule.kind, text, rule.assumes, supported, rule.suggestion)
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> Iterator[Hit]:
@@ -138,7 +137,12 @@ class _Scanner:
         elif name and name.startswith("torch.ops.") and name.count(".") > 2:
             if name.split(".")[2] not in ("aten", "prims", "prim", "c10d", "_c10d_functional"):
                 yield self._hit(node, rules.CUSTOM_OPERATOR, name)
-        elif isinstance(node, ast.Attribute) and node.attr == "is_cuda" and name is None:
+        elif (
+            isinstance(node, ast.Attribute)
+            and node.attr == "is_cuda"
+            and name is None
+            and self._target != "cuda"
+        ):
             yield self._hit(node, rules.DEVICE_BRANCH, ".is_cuda")
 
     def _call(self, node: ast.Call) -> Iterator[Hit]:
@@ -211,7 +215,8 @@ class _Scanner:
     def _collectives(self, node: ast.expr, use: str) -> Iterator[Hit]:
         for value in self._values.of(node):
             # "cpu:gloo,cuda:nccl" names a backend for each device.
-            if _COLLECTIVE & set(value.text.lower().replace(",", ":").split(":")):
+            named = value.text.lower().replace(",", ":").split(":")
+            if any(self._target not in _COLLECTIVE.get(n, (self._target,)) for n in named):
                 text = _shown(use, value.text)
                 yield from self._found(node, value, rules.BACKEND_STRING, text)
 
