@@ -66,6 +66,34 @@ def test_a_bad_pilot_ends_with_its_own_code(kind: str, tmp_path: Path) -> None:
     assert (tmp_path / "record" / "report.html").exists()
 
 
+ONE_RAISES = """
+def inputs(split):
+    return [torch.ones(2, 4), torch.ones(3, 4)] if split == "requests" else []
+
+def forward(model, x):
+    if x.shape[0] == FIRST:
+        raise ValueError("no such request")
+    return model(x)
+"""
+
+
+def test_a_request_that_raises_costs_that_request_only(tmp_path: Path) -> None:
+    text = PLAIN + ONE_RAISES.replace("FIRST", "2")
+    arguments = (*ON_CPU, "--only", "execution")
+    code, record = run_text(tmp_path, text, *arguments, **NO_DEVICE)
+    assert code == exits.FAULTS["pilot-raised"]
+    [fault] = record["faults"]
+    assert "case requests-0" in fault["text"] and "no such request" in fault["text"]
+    assert "pilot.py:" in fault["text"] and "in forward" in fault["trace"]
+    assert fault["side"] == "workload"
+    ordinary = record["items"]["correctness"]["facts"]["ordinary"]
+    assert (ordinary["cases"], ordinary["outputs"], ordinary["failed"]) == (2, 1, 0)
+    graphs = record["items"]["execution"]["facts"]["graphs"]
+    assert graphs["failure"] is None and graphs["cases"] == ["requests-1"]
+    found = [f for f in record["items"]["execution"]["findings"] if f["where"] == "case requests-0"]
+    assert "no such request" in found[0]["text"] and "pilot.py:" in found[0]["text"]
+
+
 def test_a_pilot_that_cannot_be_loaded_leaves_the_environment(tmp_path: Path) -> None:
     code, record = run_text(tmp_path, "import nothing_like_this\n", *ON_CPU, **NO_DEVICE)
     assert code == exits.FAULTS["pilot-raised"]

@@ -56,6 +56,13 @@ def of_child(error: ChildFailed, pilot: Path) -> Fault:
     return Fault("pilot-raised", text, side, trace)
 
 
+def place(error: BaseException, pilot: Path) -> str:
+    """``file:line`` of the innermost frame in the pilot's file, or else of the innermost of all."""
+    frames = traceback.extract_tb(error.__traceback__)
+    chosen = [f for f in frames if Path(f.filename) == pilot] or frames
+    return f"{chosen[-1].filename}:{chosen[-1].lineno}" if chosen else ""
+
+
 def classify(error: BaseException, pilot: Path) -> Fault:
     """The fault that an exception of a stage is.
 

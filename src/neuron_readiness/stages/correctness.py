@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +24,7 @@ from neuron_readiness.recording import (
     tolerance,
 )
 from neuron_readiness.recording.compare import Difference, compare, compare_all
+from neuron_readiness.run import faults
 from neuron_readiness.workload import Workload, still
 
 _GATES = {"ordinary": "outputs", "hard": "hard_cases"}
@@ -44,21 +47,58 @@ def run(context: Context) -> StageResult:
     if not difficult:
         difficult, provenance = hard.derive(ordinary), "derived"
     _inputs(result, difficult)
-    result.facts["repeatable"] = _repeatability(result, reference, ordinary[0])
+    running = _running(context, reference, ordinary)
+    if running is None:
+        _outputs(result, context, device, reference, ordinary, "ordinary")
+        _part(result, context, "precision", lambda: _precision(result, context))
+        return result
+    result.facts["repeatable"] = _repeatability(result, reference, running)
     if not result.facts["repeatable"]:
         result.open("every comparison with the device", "the reference does not repeat itself")
         _precision(result, context)
         return result
-    outputs = _outputs(result, device, reference, ordinary, "ordinary")
-    _outputs(result, device, reference, difficult, "hard")
+    outputs = _outputs(result, context, device, reference, ordinary, "ordinary")
+    _outputs(result, context, device, reference, difficult, "hard")
     result.facts["hard"]["origin"] = provenance
-    _task(result, context, ordinary, outputs)
-    if isinstance(reference.model, torch.nn.Module):
-        divergence.examine(result, device, reference, ordinary[0], context.options.max_layers)
-    _gradients(result, context, device, reference, ordinary)
-    _precision(result, context)
-    _trajectory(result, context)
+    both = [c for c in ordinary if c.name in outputs]
+    _part(result, context, "task", lambda: _task(result, context, ordinary, outputs))
+    if isinstance(reference.model, torch.nn.Module) and both:
+        layers = context.options.max_layers
+        work = partial(divergence.examine, result, device, reference, both[0], layers)
+        _part(result, context, "layers", work)
+    work = partial(_gradients, result, context, device, reference, both or [running])
+    _part(result, context, "gradients", work)
+    _part(result, context, "precision", lambda: _precision(result, context))
+    _part(result, context, "training trajectory", lambda: _trajectory(result, context))
     return result
+
+
+def _running(context: Context, reference: Workload, cases: list[Case]) -> Case | None:
+    """The first case that the reference answers, None if it answers none."""
+    for case in cases:
+        try:
+            reference.output(case)
+        except Exception:  # told with its case where outputs are compared
+            continue
+        return case
+    return None
+
+
+def _part(result: StageResult, context: Context, name: str, work: Callable[[], Any]) -> None:
+    """One part of the stage; what it raises is a fault, and the other parts keep their results."""
+    try:
+        work()
+    except Exception as error:
+        _raised(result, context, name, error)
+        result.open(name, f"it raised {_said(error)}")
+
+
+def _raised(result: StageResult, context: Context, name: str, error: Exception) -> None:
+    """A fault that names what raised, the error and its file and line; each error once."""
+    fault = faults.classify(error, context.pilot_path)
+    text = f"{fault.text} ({faults.place(error, context.pilot_path)})"
+    if not any(text in known.text for known in result.faults):
+        result.faults.append(dataclasses.replace(fault, text=f"{name}: {text}"))
 
 
 def _inputs(result: StageResult, cases: list[Case]) -> None:
@@ -87,7 +127,12 @@ def _repeatability(result: StageResult, reference: Workload, case: Case) -> bool
 
 
 def _outputs(
-    result: StageResult, device: Workload, reference: Workload, cases: list[Case], group: str
+    result: StageResult,
+    context: Context,
+    device: Workload,
+    reference: Workload,
+    cases: list[Case],
+    group: str,
 ) -> dict[str, tuple[Any, Any]]:
     """Compares the outputs of each case; returns them on the host, (device, reference)."""
     tol = tolerance.of_outputs(reference.pilot, reference.model)
@@ -98,14 +143,14 @@ def _outputs(
         try:
             expected = reference.output(case)
         except Exception as error:
-            errors.append({"case": case.name, "side": "reference", "error": _said(error)})
+            errors.append(_error(context, case, "reference", error))
             if group == "ordinary":
-                raise
+                _raised(result, context, f"case {case.name}, on the reference", error)
             continue
         try:
             actual = trees.move(device.output(case), "cpu")
         except Exception as error:
-            errors.append({"case": case.name, "side": "device", "error": _said(error)})
+            errors.append(_error(context, case, "device", error))
             continue
         outputs[case.name] = (actual, expected)
         rows += [(case, d) for d in compare_all(actual, expected, tol)]
@@ -113,8 +158,8 @@ def _outputs(
     nan = sum(d.nan_device for _, d in rows)
     first = next(iter(outputs.values()), None)
     stated = tol(trees.tensors(first[1])[0], "") if first and trees.tensors(first[1]) else None
-    compared = bool(rows or errors)
     device_errors = [e for e in errors if e["side"] == "device"]
+    compared = bool(rows or device_errors)
     result.facts[group] = {
         "cases": len(cases),
         "outputs": len(rows),
@@ -130,8 +175,21 @@ def _outputs(
         {"case": c.name, "group": group, **dataclasses.asdict(d)} for c, d in rows
     )
     facts = result.facts[group]
+    for e in errors:
+        where = f" ({e['where']})" if e["where"] else ""
+        text = f"{e['side']}: {e['error']}{where}"
+        # What the reference refuses too says nothing of the device.
+        refused = e["side"] == "reference"
+        gate = "" if refused else _GATES[group]
+        result.findings.append(
+            Finding(text, "note" if refused else "gap", f"case {e['case']}", "", gate)
+        )
+    if compared and (missing := [e["case"] for e in errors if e["side"] == "reference"]):
+        result.open(f"{group} cases {', '.join(missing[:5])}", "the reference raises on them")
     if not compared:
         why = "the outputs hold no tensor, number or text"
+        if errors:
+            why = f"the reference raises on every case: {errors[0]['error']}"
         if not cases:
             why = "inputs('hard') yields none, and none could be derived"
         result.open(f"{group} cases", why)
@@ -147,14 +205,6 @@ def _outputs(
         severity: Severity = "gap" if group == "ordinary" else "note"
         result.findings.append(
             Finding(f"{d.name}: {detail}", severity, f"case {case.name}", gate=_GATES[group])
-        )
-    for e in errors:
-        text = f"{e['side']}: {e['error']}"
-        # What the reference refuses too says nothing of the device.
-        refused = e["side"] == "reference"
-        gate = "" if refused else _GATES[group]
-        result.findings.append(
-            Finding(text, "note" if refused else "gap", f"case {e['case']}", "", gate)
         )
     if group == "ordinary" and nan:
         both = sum(d.nan_reference for _, d in rows)
@@ -341,6 +391,11 @@ def _draws(context: Context, batch: Case) -> bool:
         torch.manual_seed(seed)
         losses.append(workload.train(batch))
     return losses[0] != losses[1]
+
+
+def _error(context: Context, case: Case, side: str, error: Exception) -> dict[str, str]:
+    where = faults.place(error, context.pilot_path)
+    return {"case": case.name, "side": side, "error": _said(error), "where": where}
 
 
 def _said(error: BaseException) -> str:

@@ -10,6 +10,7 @@ from neuron_readiness.evidence import Fault, Finding, StageResult
 from neuron_readiness.pilot import Case
 from neuron_readiness.recording import graphs
 from neuron_readiness.recording.operators import OperatorRecorder, OperatorUse
+from neuron_readiness.run import faults
 from neuron_readiness.workload import Workload
 
 _LARGEST = 12  # operators in the table of what takes the time
@@ -27,7 +28,8 @@ def run(context: Context) -> StageResult:
         try:
             rows += (found := _observe(workload, case))
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"[:300]
+            where = faults.place(error, context.pilot_path)
+            text = f"{type(error).__name__}: {error}"[:300] + f" ({where})"
             result.findings.append(Finding(text, "gap", f"case {case.name}"))
             by_case[case.name] = {"failed": text, "host_operators": []}
             continue
@@ -49,7 +51,8 @@ def run(context: Context) -> StageResult:
         "by_time": _by_time(rows, frequency),
     }
     _state(result, context, len(cases))
-    result.facts["graphs"] = _graphs(result, context, workload)
+    raising = {name for name, case in by_case.items() if "failed" in case}
+    result.facts["graphs"] = _graphs(result, context, workload, raising)
     return result
 
 
@@ -210,14 +213,22 @@ def _state(result: StageResult, context: Context, cases: int) -> None:
             result.findings.append(Finding(text, "gap", where, change, "host_operators"))
 
 
-def _graphs(result: StageResult, context: Context, workload: Workload) -> dict[str, Any] | None:
+def _graphs(
+    result: StageResult, context: Context, workload: Workload, raising: set[str]
+) -> dict[str, Any] | None:
+    """Graphs of the cases that run eagerly: what the others raise is no compiler failure."""
     wanted = context.pilot.setting("compile", True)
     if wanted is False:
         result.measured("the workload runs eagerly; nothing is compiled as a graph", "pilot")
         return None
     pilot = context.pilot
-    requests = pilot.cases("requests")
-    batches = pilot.cases("train") or (requests[:1] if pilot.part("loss") is not None else [])
+    requests = [c for c in pilot.cases("requests") if c.name not in raising]
+    batches = [c for c in pilot.cases("train") if c.name not in raising]
+    batches = batches or (requests[:1] if pilot.part("loss") is not None else [])
+    for name in sorted(raising):
+        result.open(f"graphs of case {name}", "it raises eagerly; nothing is compiled")
+    if raising and not requests and not batches:
+        return None
     trajectory = context.earlier.get("correctness", {}).get("trajectory") or {}
     facts = graphs.examine(
         workload,
