@@ -36,7 +36,7 @@ BAD: dict[str, tuple[str, str]] = {
     "nan": ("def forward(model, x):\n    return model(x) / 0 * 0", "on the reference too"),
     "forked": (
         "def inputs(split):\n    os.fork()\n    return [torch.ones(1, 4)]",
-        "the copy came back",
+        "the pilot forked in stage pilot",
     ),
     "needs-network": (
         "def forward(model, x):\n    socket.create_connection(('example.org', 80))",
@@ -64,6 +64,50 @@ def test_a_bad_pilot_ends_with_its_own_code(kind: str, tmp_path: Path) -> None:
     assert record["items"]["environment"]["status"] == "done"  # kept
     assert record["items"]["execution"]["status"] == "open"  # and what is open says so
     assert (tmp_path / "record" / "report.html").exists()
+
+
+FORKS = """
+def forward(model, x):
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    return model(x)
+"""
+
+
+def test_a_fork_whose_copy_ends_itself_is_told_with_its_line(tmp_path: Path) -> None:
+    code, record = run_text(tmp_path, PLAIN + FORKS, *ON_CPU, **NO_DEVICE)
+    assert code == exits.FAULTS["forked"]
+    [fault] = record["faults"]
+    assert "in stage correctness" in fault["text"] and "pilot.py:" in fault["text"]
+    assert record["items"]["correctness"]["facts"]["ordinary"]["outputs"] == 1
+
+
+STARTS = """
+from neuron_readiness.run import guard
+guard.install(True)
+import multiprocessing, os, subprocess, torch
+data = torch.utils.data.DataLoader([1, 2, 3, 4], num_workers=1)
+assert len(list(data)) == 4
+subprocess.run(["true"], check=True)
+multiprocessing.get_context("fork").Process(target=int).start()
+assert os.spawnvp(os.P_WAIT, "true", ["true"]) == 0
+print("seen:", guard.forked())
+if os.fork() == 0:
+    os._exit(0)
+print("seen:", guard.forked())
+"""
+
+
+def test_workers_of_the_standard_library_are_no_forks_of_the_pilot() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STARTS],
+        env={**os.environ, **NO_DEVICE},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines() == ["seen: ", "seen: <string>:11"], done.stderr
 
 
 ONE_RAISES = """

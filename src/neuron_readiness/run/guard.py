@@ -1,13 +1,18 @@
-"""What a pilot must not do unseen: use the network, or return twice from a fork."""
+"""What a pilot must not do unseen: use the network, or fork."""
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import sys
 from typing import Any
 
 _pid = os.getpid()
 _event_fd: int | None = None
+_forked = ""  # file:line of a fork that ``forked`` has not handed out
+_told: set[str] = set()  # all of them
+_watching = False
 _LOCAL = ("127.", "::1", "localhost", "0.0.0.0", "::")
 
 
@@ -17,10 +22,13 @@ class NetworkNeeded(ConnectionError):
 
 def install(allow_network: bool, event_fd: int | None = None) -> None:
     """Remembers this process as the original one and, unless allowed, refuses connections to other
-    machines. ``event_fd``: where a forked copy says that it exists."""
-    global _pid, _event_fd
+    machines. ``event_fd``: where a fork is told, as it happens."""
+    global _pid, _event_fd, _watching
     _pid = os.getpid()
     _event_fd = event_fd
+    if hasattr(os, "register_at_fork") and not _watching:
+        os.register_at_fork(before=_about_to_fork)
+        _watching = True
     if allow_network:
         return
     # Libraries that know these switches fail at once and say why.
@@ -51,16 +59,45 @@ def _check(host: str) -> None:
         )
 
 
+def _about_to_fork() -> None:
+    """Notes a fork of the original process, each line once. The standard library's own (a
+    DataLoader's workers, a process pool, a terminal) start a program or a worker that never comes
+    back here; ``subprocess`` does not call this at all."""
+    global _forked
+    frame = sys._getframe(1)
+    if not is_original():
+        return
+    if frame.f_globals.get("__name__", "").partition(".")[0] in sys.stdlib_module_names:
+        return
+    where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+    if where not in _told:
+        _told.add(where)
+        _forked = _forked or where
+        _tell(where)
+
+
+def _tell(where: str) -> None:
+    if _event_fd is not None:
+        os.write(_event_fd, (json.dumps({"event": "forked", "where": where}) + "\n").encode())
+
+
+def forked() -> str:
+    """``file:line`` of the first new fork since the last call, or nothing."""
+    global _forked
+    where, _forked = _forked, ""
+    return where
+
+
 def is_original() -> bool:
     """False in a copy that ``os.fork`` made."""
     return os.getpid() == _pid
 
 
 def end_copies() -> None:
-    """Ends a forked copy that came back out of the pilot's code, after telling of it. Without
-    this, two processes would write one record."""
+    """Ends a forked copy that came back out of the pilot's code; one that Python's own ``fork`` did
+    not make is told of. Without this, two processes would write one record."""
     if is_original():
         return
-    if _event_fd is not None:
-        os.write(_event_fd, b'{"event": "forked"}\n')
+    if not _told:
+        _tell("in native code")
     os._exit(0)

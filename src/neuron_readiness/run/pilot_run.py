@@ -81,7 +81,7 @@ def _finish(
             found = place.load(name, outcome.key) if outcome.key else None
         if found is not None and name not in outcome.lost:
             results[name] = found
-    found_faults = [*outcome.lost.values(), *outcome.general]
+    found_faults = [*outcome.lost.values(), *outcome.forked.values(), *outcome.general]
     record = build(request, results, outcome, found_faults, previous)
     try:
         _write(request.out, record, results)
@@ -101,7 +101,7 @@ def build(
     previous: dict[str, Any] | None,
 ) -> dict[str, Any]:
     absent = results.get("environment", {}).get("facts", {}).get("device", {}).get("absent")
-    lost = {id(f): name for name, f in outcome.lost.items()}
+    lost = {id(f): n for n, f in [*outcome.lost.items(), *outcome.forked.items()]}
     found = list(found)
     if absent:
         text = f"device {request.options['device']!r} is absent: {absent}"

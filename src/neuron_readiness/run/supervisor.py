@@ -51,6 +51,7 @@ class Outcome:
     lost: dict[str, Fault] = dataclasses.field(default_factory=dict)
     kept: list[str] = dataclasses.field(default_factory=list)
     general: list[Fault] = dataclasses.field(default_factory=list)
+    forked: dict[str, Fault] = dataclasses.field(default_factory=dict)  # of a stage with no result
     interrupted: bool = False
 
 
@@ -136,7 +137,8 @@ class _Worker:
                     for line in lines:
                         event = json.loads(line)
                         current = self._event(event, current, done, progress, outcome)
-                        since = time.monotonic()
+                        if event["event"] != "forked":  # no progress
+                            since = time.monotonic()
                 fault = self._over(limits, current, time.monotonic() - since)
                 if fault is not None:
                     progress.end(current, fault.kind)
@@ -154,9 +156,8 @@ class _Worker:
     ) -> str:
         kind = event["event"]
         if kind == "forked":
-            text = f"the pilot forked in stage {current}, and the copy came back to the tool"
-            if not any(f.kind == "forked" for f in outcome.general):
-                outcome.general.append(Fault("forked", text, "workload"))
+            text = f"the pilot forked in stage {current} ({event['where']})"
+            outcome.forked.setdefault(current, Fault("forked", text, "workload"))
             return current
         if kind == "key":
             outcome.key = event["key"]
@@ -165,6 +166,8 @@ class _Worker:
         if kind == "begin":
             progress.begin(name)
             return name
+        if event.get("forked"):
+            outcome.forked.pop(name, None)  # its result holds it
         done.append(name)
         outcome.ended.append(name)
         if kind == "kept":

@@ -18,7 +18,7 @@ from typing import Any
 
 from neuron_readiness import pilot, stages
 from neuron_readiness.context import Context, Options
-from neuron_readiness.evidence import StageResult
+from neuron_readiness.evidence import Fault, StageResult
 from neuron_readiness.inventory import sources
 from neuron_readiness.run import faults, guard, lifeline
 from neuron_readiness.run.store import Store, fingerprint
@@ -74,9 +74,15 @@ def run_stages(context: Context, names: list[str], force: list[str], tell: Any) 
         store.forget(stage.name)  # what a crash leaves must not be an older result
         result = attempt(context, stage)
         guard.end_copies()
+        where = guard.forked()
+        if where:
+            text = f"the pilot forked in stage {stage.name} ({where})"
+            result.faults.append(Fault("forked", text, "workload"))
         context.earlier[stage.name] = result.facts
         store.save(stage.name, key, result.to_json())
-        tell({"event": "end", "stage": stage.name, "status": result.status})
+        forked = bool(where)
+        end = {"event": "end", "stage": stage.name, "status": result.status, "forked": forked}
+        tell(end)
         if stage.name == "pilot":
             if result.status != "done":
                 return
