@@ -124,13 +124,14 @@ def _component_class(config_class: Any) -> Any:
     from transformers import PreTrainedModel
 
     module = config_class.__module__.replace(".configuration_", ".modeling_")
-    found = [
+    members: dict[str, Any] = vars(importlib.import_module(module))
+    found: list[Any] = [
         cls
-        for cls in vars(importlib.import_module(module)).values()
+        for cls in members.values()
         if inspect.isclass(cls)
         and issubclass(cls, PreTrainedModel)
         and _takes(cls) is config_class
-        and cls.forward is not PreTrainedModel.forward
+        and getattr(cls, "forward", None) is not PreTrainedModel.forward
         and not cls.__name__.endswith("PreTrainedModel")
     ]
     if not found:
