@@ -107,6 +107,11 @@ def test_a_record_holds_nothing_of_another_pilot(tmp_path: Path) -> None:
     _, record = run_text(tmp_path, changed, "--device", "cpu", "--only", "effort", **environ)
     assert record["items"]["effort"]["status"] == "done"
     assert record["items"]["inventory"]["status"] == "open"
+    dropped, *changes = record["drift"]
+    assert dropped["name"] == "stored results" and dropped["before"] == "inventory, effort"
+    assert [c["name"].rsplit("/", 1)[-1] for c in changes] == ["pilot.py"]
+    first = (tmp_path / "record" / "report.md").read_text().split("| area |")[0]
+    assert "Earlier results of inventory, effort were dropped" in first
     assert "no valid result is stored" in record["items"]["inventory"]["reason"]
     _, record = run_text(tmp_path, PLAIN, "--device", "cpu", "--only", "effort", **environ)
     assert record["items"]["inventory"]["status"] == "done"  # which is still there

@@ -88,5 +88,8 @@ def main(options: argparse.Namespace) -> int:
     print(f"{decision['title']}\n{decision['claim']}")
     for reason in decision["reasons"][:8]:
         print(f"  {reason['kind']}: {reason['text']}")
+    if record["drift"] and record["drift"][0]["name"] == "stored results":
+        changed = ", ".join(r["name"] for r in record["drift"][1:5]) or "an older format"
+        print(f"  dropped: earlier results of {record['drift'][0]['before']} (changed: {changed})")
     print(f"record: {out}/record.json   report: {out}/report.html")
     return int(record["exit_code"])

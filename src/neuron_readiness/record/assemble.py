@@ -125,6 +125,19 @@ def drift(previous: dict[str, Any] | None, items: dict[str, Any]) -> list[dict[s
     return changes_of(before, after) if before and after else []
 
 
+def with_dropped(
+    rows: list[dict[str, Any]], dropped: dict[str, list[dict[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Drift with what made stored results of stages invalid, and before it those stages."""
+    if not dropped:
+        return rows
+    known = {r["name"] for r in rows}
+    more = {c["name"]: c for changes in dropped.values() for c in changes if c["name"] not in known}
+    names = ", ".join(dropped)
+    first = {"name": "stored results", "before": names, "after": "dropped: made with what differs"}
+    return [first, *more.values(), *rows]
+
+
 def changes_of(before: Any, after: Any, name: str = "") -> list[dict[str, Any]]:
     """Leaves of two JSON values that differ; lists of packages by name."""
     if isinstance(before, dict) and isinstance(after, dict):

@@ -13,7 +13,7 @@ from neuron_readiness import exits, pilot
 from neuron_readiness.evidence import Fault, jsonable
 from neuron_readiness.gates import table
 from neuron_readiness.record import ledgers, read
-from neuron_readiness.record.assemble import assemble
+from neuron_readiness.record.assemble import assemble, with_dropped
 from neuron_readiness.report import render
 from neuron_readiness.run import faults, store
 from neuron_readiness.run.progress import Progress
@@ -125,6 +125,7 @@ def build(
         gates=request.gates,
         previous=previous,
     )
+    record["drift"] = with_dropped(record["drift"], outcome.dropped)
     if outcome.interrupted:
         record["exit_code"] = exits.INTERRUPTED
     strict: dict[str, Any] = jsonable(record)

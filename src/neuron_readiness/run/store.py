@@ -30,8 +30,27 @@ class Store:
         """Frees the kept room: for the record on a full disk, and when all is written."""
         self._reserve.unlink(missing_ok=True)
 
-    def save(self, name: str, fingerprint: str, result: dict[str, Any]) -> None:
-        write(self.stages / f"{name}.json", {"fingerprint": fingerprint, "result": result})
+    def save(
+        self,
+        name: str,
+        fingerprint: str,
+        result: dict[str, Any],
+        basis: dict[str, Any] | None = None,
+    ) -> None:
+        """``basis``: what the fingerprint was made of, in words, for `changed`."""
+        content = {"fingerprint": fingerprint, "basis": basis or {}, "result": result}
+        write(self.stages / f"{name}.json", content)
+
+    def basis(self, name: str, fingerprint: str) -> dict[str, Any] | None:
+        """What a stored result of another fingerprint was made with; None if there is no such."""
+        try:
+            content = json.loads((self.stages / f"{name}.json").read_text())
+        except (OSError, ValueError):
+            return None
+        if content.get("fingerprint") == fingerprint:
+            return None
+        found: dict[str, Any] = content.get("basis") or {}
+        return found
 
     def load(self, name: str, fingerprint: str | None = None) -> dict[str, Any] | None:
         """A stage's result, or None if there is none, or not for this fingerprint."""

@@ -53,6 +53,8 @@ class Outcome:
     general: list[Fault] = dataclasses.field(default_factory=list)
     forked: dict[str, Fault] = dataclasses.field(default_factory=dict)  # of a stage with no result
     interrupted: bool = False
+    # Stage -> what has changed since its stored result, which therefore does not count.
+    dropped: dict[str, list[dict[str, Any]]] = dataclasses.field(default_factory=dict)
 
 
 def supervise(
@@ -158,6 +160,9 @@ class _Worker:
         if kind == "forked":
             text = f"the pilot forked in stage {current} ({event['where']})"
             outcome.forked.setdefault(current, Fault("forked", text, "workload"))
+            return current
+        if kind == "dropped":
+            outcome.dropped[event["of"]] = event["changes"]
             return current
         if kind == "key":
             outcome.key = event["key"]

@@ -20,6 +20,7 @@ from neuron_readiness import pilot, stages
 from neuron_readiness.context import Context, Options
 from neuron_readiness.evidence import Fault, StageResult
 from neuron_readiness.inventory import sources
+from neuron_readiness.record.assemble import changes_of
 from neuron_readiness.run import faults, guard, lifeline
 from neuron_readiness.run.store import Store, fingerprint
 
@@ -54,10 +55,14 @@ def run_stages(context: Context, names: list[str], force: list[str], tell: Any) 
     """
     store = Store(context.out)
     key = ""
+    basis: dict[str, Any] = {}
     for stage in (*stages.STAGES[:1], _PILOT, *stages.STAGES[1:]):
         wanted = stage.name in names or stage.name in stages.ALWAYS
         stored = None
         if stage.name not in stages.ALWAYS:
+            before = store.basis(stage.name, key)
+            if before is not None:
+                tell({"event": "dropped", "of": stage.name, "changes": changes_of(before, basis)})
             usable = key if stage.name not in force else "-"
             stored = store.load(stage.name, usable)
         if stored is not None and stored["status"] == "done" and not stored["faults"]:
@@ -79,14 +84,15 @@ def run_stages(context: Context, names: list[str], force: list[str], tell: Any) 
             text = f"the pilot forked in stage {stage.name} ({where})"
             result.faults.append(Fault("forked", text, "workload"))
         context.earlier[stage.name] = result.facts
-        store.save(stage.name, key, result.to_json())
+        store.save(stage.name, key, result.to_json(), basis)
         forked = bool(where)
         end = {"event": "end", "stage": stage.name, "status": result.status, "forked": forked}
         tell(end)
         if stage.name == "pilot":
             if result.status != "done":
                 return
-            key = stage_key(context, context.earlier["environment"])
+            basis = stage_basis(context, context.earlier["environment"])
+            key = fingerprint(basis)
             tell({"event": "key", "key": key})
 
 
@@ -103,17 +109,17 @@ def attempt(context: Context, stage: stages.Stage) -> StageResult:
     return result
 
 
-def stage_key(context: Context, environment: dict[str, Any]) -> str:
+def stage_basis(context: Context, environment: dict[str, Any]) -> dict[str, Any]:
     """What a stored result depends on: the tool, the workload's files, options, environment."""
     files = sources.of_workload(context.pilot_path, context.pilot.setting("code", []))
-    return fingerprint(
-        tool_digest(),
-        [pilot.digest(f) for f in files],
-        dataclasses.asdict(context.options),
-        environment.get("packages_sha256"),
-        environment.get("device"),
-        environment.get("variables"),
-    )
+    return {
+        "tool sources": tool_digest(),
+        "workload": {str(f): pilot.digest(f) for f in files},
+        "options": dataclasses.asdict(context.options),
+        "packages": environment.get("packages"),
+        "device": environment.get("device"),
+        "variables": environment.get("variables"),
+    }
 
 
 def tool_digest() -> str:
