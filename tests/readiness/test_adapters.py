@@ -142,3 +142,14 @@ def test_the_vendors_documented_families(
     assert neuron._native_route(package, version, python, "aarch64")[0] is (
         None if supported is None else False
     )
+
+
+def test_a_changed_source_of_the_backend_is_another_backend(tmp_path: Path) -> None:
+    from neuron_readiness.adapters.neuron import _digest
+
+    (tmp_path / "a.py").write_text("x = 1\n")
+    before = _digest(tmp_path)
+    (tmp_path / "a.pyc").write_text("no source")
+    assert _digest(tmp_path) == before
+    (tmp_path / "a.py").write_text("x = 2\n")
+    assert _digest(tmp_path) != before

@@ -6,6 +6,7 @@ AWS documents is required; what only this project tells is asked for and used if
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.metadata
 import json
@@ -72,6 +73,8 @@ class NeuronAdapter(AcceleratorAdapter):
             "lineage because": why,
             "distributions": {n: v for n in _DISTRIBUTIONS if (v := _version(n))},
         }
+        if lineage == "this project":  # its version stays the same from one build to the next
+            facts["sources"] = _digest(Path(self._package.__file__).parent)
         if self.absent() is None:
             properties = self._call("get_device_properties")
             for title, name in (
@@ -215,6 +218,14 @@ def _native_route(
 
 def _full(name: str) -> str:
     return name if "::" in name else f"aten::{name}"
+
+
+def _digest(package: Path) -> str:
+    """A hash of a package's Python files and extensions."""
+    found = hashlib.sha256()
+    for path in sorted(p for p in package.rglob("*") if p.suffix in (".py", ".so")):
+        found.update(str(path.relative_to(package)).encode() + path.read_bytes())
+    return found.hexdigest()
 
 
 def _version(distribution: str) -> str | None:
