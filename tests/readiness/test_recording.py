@@ -16,6 +16,7 @@ from neuron_readiness.evidence import StageResult
 from neuron_readiness.pilot import Case, Pilot
 from neuron_readiness.recording import buckets, divergence, graphs, hard, precision, task, timing
 from neuron_readiness.recording.operators import OperatorRecorder
+from neuron_readiness.stages import correctness
 from neuron_readiness.workload import Workload, on_path, pair, path_name
 
 
@@ -156,6 +157,43 @@ def test_a_metric_outside_its_tolerance_fails() -> None:
     facts = task.examine(pilot, [case], outputs)
     assert facts["metric_failed"] == 1
     assert facts["metric"]["metric"]["difference"] == 1.0
+
+
+class Counts(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen += 1
+        return x + self.seen
+
+
+class Draws(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + next(_drawn)
+
+
+_drawn = itertools.count()
+
+
+@pytest.mark.parametrize(("model", "said"), [(Counts, "changes seen"), (Draws, "chance, or state")])
+def test_state_that_a_request_leaves_is_told_from_chance(model: type, said: str) -> None:
+    case = Case("one", (torch.ones(2),))
+    result = StageResult("correctness", "")
+    workload = Workload(pilot_of(model, [case]), adapter_for("cpu"))
+    assert correctness._repeatability(result, workload, case) is False
+    [fault] = result.faults
+    assert fault.kind == "nondeterministic" and said in fault.text
+    assert ("a forward pass changes" in fault.text) == (model is Counts)
+
+
+def test_decisions_without_scores_say_nothing_of_order_and_margins() -> None:
+    case = Case("one", (torch.ones(2),))
+    pilot = pilot_of(Layers, [case], decide=lambda output: output.argmax(-1))
+    outputs = {"one": (torch.eye(2), torch.eye(2))}
+    said = correctness._decided(task.examine(pilot, [case], outputs))
+    assert said == "decisions: 0 of 2 flip"
 
 
 def ledger(lengths: list[int], frequencies: list[float], costs: list[float]) -> list[dict]:

@@ -56,6 +56,10 @@ def main(options: argparse.Namespace) -> int:
     for source, reason in missing.items():
         print(f"{source}: {reason}", file=sys.stderr)
     if options.name:
+        unknown = choose.unknown(options.name, tasks)
+        if unknown:
+            print(unknown, file=sys.stderr)
+            return exits.USAGE
         tasks = [t for t in tasks if t[1] in options.name]
     # Stratified even where all are asked, so that what has run by any time is a sample.
     tasks = choose.stratified(tasks, options.sample or len(tasks))

@@ -114,16 +114,35 @@ def _inputs(result: StageResult, cases: list[Case]) -> None:
 
 def _repeatability(result: StageResult, reference: Workload, case: Case) -> bool:
     """Whether the reference agrees with itself; without that no difference means anything."""
-    once, again = reference.output(case), reference.output(case)
+    before = _versions(reference)
+    once = reference.output(case)
+    after = _versions(reference)
+    changed = [n for n, (t, v) in after.items() if before[n][0] != t or before[n][1] != v]
+    again = reference.output(case)
     rows = compare_all(again, once, lambda *_: tolerance.Tolerance(0, 0, "default", "equality"))
     worst = max((r.max_abs for r in rows), default=0.0)
     if all(r.within for r in rows):
         result.measured("the reference repeats itself to the bit", f"case {case.name}, seeded")
         return True
     text = f"two seeded runs on the reference differ by up to {worst:.3g}"
+    if changed:
+        text += (
+            f"; a forward pass changes {', '.join(changed[:3])}, so that the result depends on the "
+            "requests before: reset that state in `forward`"
+        )
+    else:
+        text += "; chance, or state that a request leaves behind (a counter, a cache, a generator)"
     result.faults.append(Fault("nondeterministic", text, "workload"))
     result.measured(text, f"case {case.name}; differences to the device are not smaller than this")
     return False
+
+
+def _versions(workload: Workload) -> dict[str, tuple[int, int]]:
+    """Where each parameter and buffer lies and how often it was written to."""
+    return {
+        n: (t.data_ptr(), 0 if t.is_inference() else t._version)
+        for n, t in workload.parameters().items()
+    }
 
 
 def _outputs(
@@ -222,16 +241,13 @@ def _task(
     if facts["decisions"] is None:
         result.open("task-level decisions", "the pilot declares no `decide` and no `scores`")
     else:
-        result.measured(
-            f"decisions: {facts['flips']} of {facts['decisions']} flip; top-{facts['top_k']} order "
-            f"differs in {facts['order_changes']}; smallest margin {facts['smallest_margin']:.3g}",
-            facts["how"],
-        )
+        result.measured(_decided(facts), facts["how"])
         for flip in facts["flipped"][:10]:
+            known = not math.isnan(flip["margin"])
+            margin = f" at a margin of {flip['margin']:.3g}" if known else ""
             result.findings.append(
                 Finding(
-                    f"decision {flip['item']}: {flip['reference']} became {flip['device']} at a "
-                    f"margin of {flip['margin']:.3g}",
+                    f"decision {flip['item']}: {flip['reference']} became {flip['device']}{margin}",
                     "gap",
                     f"case {flip['case']}",
                     gate="decisions",
@@ -251,6 +267,16 @@ def _task(
                 result.findings.append(Finding(text, "gap", gate="metric"))
 
 
+def _decided(facts: dict[str, Any]) -> str:
+    """What the decisions did; of order and margins only where there are scores."""
+    parts = [f"decisions: {facts['flips']} of {facts['decisions']} flip"]
+    if facts["top_k"]:
+        parts.append(f"top-{facts['top_k']} order differs in {facts['order_changes']}")
+    if not math.isnan(facts["smallest_margin"]):
+        parts.append(f"smallest margin {facts['smallest_margin']:.3g}")
+    return "; ".join(parts)
+
+
 def _gradients(
     result: StageResult, context: Context, device: Workload, reference: Workload, cases: list[Case]
 ) -> None:
@@ -262,7 +288,10 @@ def _gradients(
     expected = gradients.of(reference, cases[0])
     if expected is None:
         result.facts["gradients"] = None
-        why = "no `loss`, an output without one, and a step that leaves no gradient"
+        why = (
+            "the pilot declares no `loss`, the model's output has none, and no `train_step` leaves "
+            "a gradient"
+        )
         result.open("gradients", why)
         return
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 from collections import defaultdict
 
@@ -21,6 +22,20 @@ def tasks_of(sources: list[str]) -> tuple[list[Task], dict[str, str]]:
             continue
         tasks += [(source, name, family) for name, family in module.names()]
     return tasks, missing
+
+
+def unknown(names: list[str], tasks: list[Task]) -> str:
+    """Which names no source has, each with the closest that one has, else how names look; "" where
+    all are known."""
+    known = sorted({name for _, name, _ in tasks})
+    folded = {name.lower(): name for name in known}
+    lines = []
+    for name in dict.fromkeys(names):
+        if name not in known:
+            close = difflib.get_close_matches(name.lower(), folded, 3, 0.6)
+            meant = ", ".join(folded[c] for c in close) or f"names like {', '.join(known[:3])}"
+            lines.append(f"--name {name}: no source has it; expected {meant}")
+    return "\n".join(lines)
 
 
 def stratified(tasks: list[Task], count: int) -> list[Task]:

@@ -57,3 +57,15 @@ def test_what_has_run_is_a_sample_at_any_time(tmp_path: Path, asked: list[str]) 
     assert cli.main(["sweep", "--source", "timm", *out]) == 0
     assert sorted(asked) == sorted(t[1] for t in TASKS)
     assert {name[0] for name in asked[:2]} == {"a", "b"}
+
+
+def test_unknown_names_are_told_with_what_names_look_like(
+    tmp_path: Path, asked: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = ["--device", "cpu", "--out", str(tmp_path / "out"), "--quiet"]
+    names = ["--name", "a0", "--name", "B1x", "--name", "gpt-something"]
+    assert cli.main(["sweep", "--source", "timm", *names, *out]) == 2
+    said = capsys.readouterr().err
+    assert "--name B1x: no source has it; expected b1" in said
+    assert "--name gpt-something: no source has it; expected names like a0, a1, a2" in said
+    assert "--name a0" not in said and asked == []
