@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from neuron_readiness import trees
 from neuron_readiness.adapters import Adapter
@@ -47,7 +48,8 @@ class Workload:
         """Copies of the case's inputs after the pilot's own preprocessing, on the host:
         a workload may write to what it is given, and a case is used again."""
         preprocess = self.pilot.part("preprocess")
-        args, kwargs = trees.map_tensors(_copy, (case.args, case.kwargs))
+        with _disable_current_modes():  # no work of the pilot's, which a recorder would count
+            args, kwargs = trees.map_tensors(_copy, (case.args, case.kwargs))
         if preprocess is None:
             return args, kwargs
         args, kwargs = preprocess(*args, **kwargs)
@@ -110,7 +112,7 @@ class Workload:
         with phase("logging"):
             if self.pilot.part("log") is not None:
                 self.pilot.part("log")(loss)
-        with phase("post-processing"):
+        with phase("post-processing"), _disable_current_modes():  # read for the record, as above
             if isinstance(loss, torch.Tensor):
                 loss = loss.detach()
             return float(loss) if loss is not None else float("nan")

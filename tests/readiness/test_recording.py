@@ -16,7 +16,7 @@ from neuron_readiness.evidence import StageResult
 from neuron_readiness.pilot import Case, Pilot
 from neuron_readiness.recording import buckets, divergence, graphs, hard, precision, task, timing
 from neuron_readiness.recording.operators import OperatorRecorder
-from neuron_readiness.stages import correctness
+from neuron_readiness.stages import correctness, execution
 from neuron_readiness.workload import Workload, on_path, pair, path_name
 
 
@@ -58,6 +58,23 @@ def test_what_crosses_between_host_and_device_is_transfer() -> None:
     assert uses["aten::_to_copy", "transfer"].transferred_bytes == 16
     assert ("aten::add.Tensor", "device") in uses
     assert ("aten::add.Tensor", "host") in uses
+
+
+def test_what_is_copied_for_the_record_is_no_work_of_the_pilot() -> None:
+    case = Case("one", (torch.ones(2, 4),))
+    parts = {"preprocess": lambda x: ((x * 2,), {})}
+    workload = Workload(pilot_of(Layers, [case], **parts), adapter_for("cpu"))
+    rows = execution._observe(workload, case)
+    assert [r["overload"] for r in rows if r["phase"] == "data"] == ["aten::mul.Tensor"]
+    assert "aten::clone" not in {r["overload"] for r in rows}
+
+
+def test_bytes_moved_are_those_of_every_phase() -> None:
+    case = Case("one", (torch.ones(2, 4),))
+    workload = Workload(pilot_of(Layers, [case]), adapter_for("neuron"))
+    rows = execution._observe(workload, case)
+    moved = sum(r["transferred_bytes"] for r in rows)
+    assert moved == execution._summary(rows)["transferred_bytes"] == 2 * 4 * 4  # the input
 
 
 class Layers(torch.nn.Module):

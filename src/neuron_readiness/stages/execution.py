@@ -94,13 +94,14 @@ def _placed(use: OperatorUse, hosts: dict[str, Any]) -> OperatorUse:
 
 def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     path = [r for r in rows if r["phase"] == "device"]
+    moved = sum(r["transferred_bytes"] for r in rows)
     total = sum(r["seconds"] for r in path) or 1.0
     host = [r for r in path if r["place"] == "host"]
     return {
         "device_calls": sum(r["count"] for r in path if r["place"] == "device"),
         "host_calls": sum(r["count"] for r in host),
         "host_share_of_time": sum(r["seconds"] for r in host) / total,
-        "transferred_bytes": sum(r["transferred_bytes"] for r in path),
+        "transferred_bytes": moved,  # in every phase: also inputs on their way to the device
         "host_operators": sorted({r["overload"] for r in host}),
     }
 
