@@ -212,3 +212,9 @@ BRANCH = Rule(
     "torch.where, or keep the boundary eager",
     None,
 )
+MASK = Rule(
+    "data-dependent",
+    "a result whose size is known only after it ran",
+    "torch.where with the mask, or a product with it",
+    None,
+)

@@ -85,6 +85,11 @@ class _Scanner:
         self._names = Names(tree)
         self._values = Values(tree, path, self._names)
         self._held: dict[Value, _Held] = {}
+        self._defined = {
+            node.name: {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ClassDef)
+        }
         self._inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
 
     def hits(self) -> Iterator[Hit]:
@@ -101,6 +106,8 @@ class _Scanner:
                 yield from self._compare(node)
             elif isinstance(node, ast.Subscript):
                 yield from self._variable(node, self._names.resolve(node.value), node.slice)
+                if self._masks(node):
+                    yield self._hit(node, rules.MASK, ast.unparse(node)[:60])
         for name, default in self._values.parameters():
             if name in _DEVICE_ARGUMENTS:  # one that nobody uses is still offered to callers
                 for value in self._values.of(default):
@@ -150,8 +157,10 @@ class _Scanner:
         method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
         last = called.rsplit(".", 1)[-1] or method
         own = bool(called)  # a function of a module, not a method of some object
-        if not own and method in rules.METHODS and self._fits(node, method):
-            yield self._hit(node, rules.METHODS[method], f".{method}()")
+        for receiver, name in self._methods(node.func) if not own else []:
+            if name in rules.METHODS and self._fits(node, name, receiver):
+                yield self._hit(node, rules.METHODS[name], f".{name}()")
+                break
         if isinstance(node.func, ast.Name):
             yield from self._builtin(node, node.func.id)
         if called == "torch.compile" or (last == "compile" and method and not own):
@@ -289,16 +298,68 @@ class _Scanner:
                     yield self._hit(node, rules.DEVICE_BRANCH, text)
                     return
 
-    def _fits(self, node: ast.Call, method: str) -> bool:
+    def _methods(self, function: ast.expr) -> Iterator[tuple[ast.expr, str]]:
+        """Receiver and name of a method that is called: ``x.cuda()``, ``getattr(x, "cuda")()``, and
+        ``f = x.cuda; f()``."""
+        for node in (function, *self._values.given(function)):
+            if isinstance(node, ast.Attribute):
+                yield node.value, node.attr
+            elif (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "getattr"
+                and len(node.args) > 1
+            ):
+                yield from ((node.args[0], v.text) for v in self._values.of(node.args[1]))
+
+    def _is_own(self, receiver: ast.expr, method: str) -> bool:
+        """Whether a receiver is an object of a class of this file that has such a method itself;
+        what the method does is looked at where it is written."""
+        made = [receiver] if isinstance(receiver, ast.Call) else self._values.given(receiver)
+        return bool(made) and all(
+            isinstance(m, ast.Call)
+            and isinstance(m.func, ast.Name)
+            and method in self._defined.get(m.func.id, ())
+            for m in made
+        )
+
+    def _fits(self, node: ast.Call, method: str, receiver: ast.expr) -> bool:
         """``.numpy()`` and the like take no positional argument where they belong to a tensor;
         after ``.cpu()`` a read has been brought to the host on purpose."""
         if method in rules.WITHOUT_ARGUMENTS and node.args:
             return False
-        receiver = node.func.value if isinstance(node.func, ast.Attribute) else None
+        if self._is_own(receiver, method):
+            return False
         if method in ("numpy", "tolist") and isinstance(receiver, ast.Call):
             before = receiver.func
             return not (isinstance(before, ast.Attribute) and before.attr == "cpu")
         return True
+
+    def _masks(self, node: ast.Subscript) -> bool:
+        """``x[x > 0]``, or the same through a name: a comparison of what is indexed picks elements.
+        Texts and fields within it (``d["a"] > 0``) are another library's tables."""
+        if not isinstance(node.ctx, ast.Load) or not isinstance(node.value, ast.Name):
+            return False
+        for mask in (node.slice, *self._values.given(node.slice)):
+            while isinstance(mask, ast.UnaryOp) and isinstance(mask.op, ast.Invert):
+                mask = mask.operand
+            if isinstance(mask, ast.Compare) and self._compares(mask, node.value.id):
+                return True
+        return False
+
+    def _compares(self, mask: ast.Compare, name: str) -> bool:
+        if isinstance(mask.ops[0], (ast.In, ast.NotIn, ast.Is, ast.IsNot)):
+            return False
+        parts = list(ast.walk(mask))
+        texts = any(isinstance(p, ast.Constant) and isinstance(p.value, str) for p in parts)
+        called = {id(p.func) for p in parts if isinstance(p, ast.Call)}
+        fields = any(isinstance(p, ast.Attribute) and id(p) not in called for p in parts)
+        sides = (mask.left, *mask.comparators)
+        own = any(
+            isinstance(p, ast.Name) and p.id == name for side in sides for p in ast.walk(side)
+        )
+        sized = any(isinstance(p, ast.Name) and p.id == "len" for p in parts)
+        return own and not texts and not fields and not sized
 
     def _foreign(self, text: str) -> bool:
         kind = text.split(":")[0].lower()

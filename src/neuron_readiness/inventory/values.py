@@ -52,6 +52,10 @@ class Values:
         """Every string that ``node`` may be; nothing where it is not a matter of literals."""
         return list(dict.fromkeys(self._of(node, "", set())))
 
+    def given(self, node: ast.expr) -> list[ast.expr]:
+        """Every expression that a name is given in its scope; nothing for what is no name."""
+        return self._held(node)[1] if isinstance(node, ast.Name) else []
+
     def module_level(self, name: str) -> list[Value]:
         """Values of a name that another file imports from this one."""
         return [
