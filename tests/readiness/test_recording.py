@@ -132,6 +132,14 @@ def test_hard_cases_are_derived_from_floating_inputs_only() -> None:
     assert all(c.hard and c.kwargs == {"n": 2} for c in cases)
 
 
+def test_hard_cases_are_derived_for_each_shape_within_a_bound() -> None:
+    same = [Case(f"same-{i}", (torch.ones(2),)) for i in range(2)]
+    cases = hard.derive([*same, *(Case(f"long-{i}", (torch.ones(9 + i),)) for i in range(5))])
+    names = [c.name.split(" ")[0] for c in cases]
+    assert list(dict.fromkeys(names)) == ["same-0", "long-0", "long-1", "long-2"]
+    assert len(cases) == 4 * 3
+
+
 def test_integers_become_equal_and_masks_stay() -> None:
     ids, mask = torch.tensor([[7, 3, 9]]), torch.tensor([[1, 1, 0]])
     [case] = hard.derive([Case("text", (ids,), {"mask": mask})])

@@ -10,6 +10,7 @@ import torch
 from neuron_readiness import trees
 from neuron_readiness.pilot import Case
 
+_MOST = 4  # shapes that difficult cases are made of
 _KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "large": lambda t: t * 1e4,
     "tiny": lambda t: t * 1e-6,
@@ -18,17 +19,26 @@ _KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def derive(cases: list[Case]) -> list[Case]:
-    """The first case with floating inputs, with large, tiny and tied values. Of integers the range
-    is the workload's to know: where there is nothing else, all are made one that was seen."""
+    """The first cases of other shapes (at most ``_MOST``), each with large, tiny and tied values.
+    Of integers the range is the workload's to know: where a case has nothing else, all are made one
+    that was seen."""
+    kinds: dict[str, list[Case]] = {}
     for case in cases:
-        if any(t.is_floating_point() for t in trees.tensors((case.args, case.kwargs))):
-            return [_changed(case, kind, change) for kind, change in _KINDS.items()]
-    for case in cases:
-        if any(_codes(t) for t in trees.tensors((case.args, case.kwargs))):
-            args, kwargs = trees.map_tensors(_equal, (case.args, case.kwargs))
-            name = f"{case.name} (equal values)"
-            return [dataclasses.replace(case, name=name, args=args, kwargs=kwargs, hard=True)]
-    return []
+        family = trees.shape_text((case.args, case.kwargs))
+        if len(kinds) < _MOST and family not in kinds and (made := _derived(case)):
+            kinds[family] = made
+    return [case for made in kinds.values() for case in made]
+
+
+def _derived(case: Case) -> list[Case]:
+    tensors = trees.tensors((case.args, case.kwargs))
+    if any(t.is_floating_point() for t in tensors):
+        return [_changed(case, kind, change) for kind, change in _KINDS.items()]
+    if not any(_codes(t) for t in tensors):
+        return []
+    args, kwargs = trees.map_tensors(_equal, (case.args, case.kwargs))
+    name = f"{case.name} (equal values)"
+    return [dataclasses.replace(case, name=name, args=args, kwargs=kwargs, hard=True)]
 
 
 def _codes(tensor: torch.Tensor) -> bool:
