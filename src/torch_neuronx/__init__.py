@@ -176,9 +176,9 @@ def _batch(request: dict[str, Any], cold: list[Any]) -> Any:
 
 
 def _alone(kernels: list[Any]) -> None:
-    from torch_neuronx.eager import batching
+    from torch_neuronx.compiler import deferred
 
-    batching.alone(kernels)
+    deferred.start_alone(kernels)
 
 
 def _on_fallback(overload: str, values: list[Any]) -> None:

@@ -23,10 +23,10 @@ class Overload:
 
     ``base`` is the functional overload that names the rule. ``kind`` is "functional", "inplace",
     "out", or "graph": no kernel, the rule serves compiled graphs alone. ``policies``: what
-    becomes of number arguments, by position.
-    ``light``: several compile about as fast as one
-    (element-wise operators and moves). ``internal`` ones are called by our own C++ kernels and not
-    registered with the dispatcher.
+    becomes of number arguments, by position. ``internal`` ones are called by our own C++ kernels
+    and not registered with the dispatcher. ``checks``: the rule refuses bad indices, singular
+    matrices and the like. ``light``: several compile about as fast as one (element-wise operators
+    and moves).
     """
 
     name: str
@@ -37,8 +37,8 @@ class Overload:
     exact: bool
     mutates: tuple[str, ...]
     internal: bool
-    checks: bool = False  # the rule refuses bad indices, singular matrices and the like
-    light: bool = False
+    checks: bool
+    light: bool
 
 
 @functools.cache

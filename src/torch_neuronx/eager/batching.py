@@ -42,7 +42,7 @@ def batch(request: dict[str, Any], cold: list[_C.Kernel]) -> _C.Kernel | None:
             if _times[kernel.identity] == _TIMES:
                 _later.append(kernel)
     try:
-        kernel = fusing.fuse(request, lambda: _over(key))
+        kernel = fusing.fuse(request, key, lambda: _over(key))
     except Exception as error:
         progress.say(f"torchneuron: a run is not compiled as one: {error!r}", level=1)
         _over(key)
@@ -67,8 +67,3 @@ def _start_later() -> None:
             return
         kernel = _later.pop()
     deferred.start_alone([kernel], _start_later)
-
-
-def alone(kernels: list[_C.Kernel]) -> None:
-    """Compile each by itself: its launch stands in no run."""
-    deferred.start_alone(kernels)

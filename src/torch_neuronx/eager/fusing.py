@@ -26,8 +26,9 @@ def key_of(request: dict[str, Any]) -> bytes:
     return hashlib.sha256(b"fused\0" + json.dumps(facts).encode()).digest()
 
 
-def fuse(request: dict[str, Any], over: Callable[[], None] = lambda: None) -> Any:
-    """The kernel of a sequence, pending. ``over`` is called when that ends, in any thread.
+def fuse(request: dict[str, Any], key: bytes, over: Callable[[], None] = lambda: None) -> Any:
+    """The kernel of a sequence, pending; ``key`` is ``key_of(request)``. ``over`` is called when
+    that ends, in any thread.
 
     ``request`` is what csrc/bindings/adaptive.cc describes:
 
@@ -42,7 +43,6 @@ def fuse(request: dict[str, Any], over: Callable[[], None] = lambda: None) -> An
     shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
     kernel.set_description(f"{len(steps)} operators as one executable: {shown}")
     layout = _Layout(request)
-    key = key_of(request)
     future = session.compiler().submit(
         key, lambda: _sequence(request, layout), {"source": ""}, name=f"{len(steps)} operators"
     )
@@ -62,7 +62,7 @@ def fuse(request: dict[str, Any], over: Callable[[], None] = lambda: None) -> An
 def fuse_or_not(request: dict[str, Any]) -> Any:
     """``fuse``, or None if that fails: then the operators go on one by one."""
     try:
-        return fuse(request)
+        return fuse(request, key_of(request))
     except Exception as error:
         progress.say(f"torchneuron: a sequence is not fused: {error!r}", level=1)
         return None
