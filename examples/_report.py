@@ -51,18 +51,19 @@ class Observer:
         # A device that did not register has failed before: torch.device("neuron") raises.
         is_neuron = device.type == "neuron"
         self._backend = importlib.import_module("torch_neuronx") if is_neuron else None
-        self._compiled_before = 0
+        self._compiled_before = -1
 
     def start(self) -> None:
         if self._backend is not None:
             self._backend.clear_op_tracking()
-            self._compiled_before = len(self._backend.compile_events())
+            events = self._backend.compile_events()
+            self._compiled_before = events[-1]["number"] if events else -1
 
     def stop(self) -> dict[str, Any]:
         """``native`` and ``fallback`` operators, ``compile_events`` and their totals."""
         if self._backend is None:
             return {"native": [], "fallback": [], "compile_events": [], "compile": {}}
-        events = list(self._backend.compile_events())[self._compiled_before :]
+        events = self._backend.compile_events(self._compiled_before)
         return {
             "native": sorted(map(str, self._backend.get_executed_ops())),
             "fallback": sorted(map(str, self._backend.get_fallback_ops())),

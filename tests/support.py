@@ -85,6 +85,12 @@ def no_fallback() -> Iterator[None]:
     assert torch_neuronx.get_fallback_ops() == []
 
 
+def last_event() -> int:
+    """The number of the newest compile event, -1 before there is one."""
+    torch.neuron.synchronize()
+    return max((e["number"] for e in torch_neuronx.compile_events()), default=-1)
+
+
 class Executables:
     """``with Executables() as new: ...; assert new.count <= 3``.
 
@@ -92,13 +98,12 @@ class Executables:
     """
 
     def __enter__(self) -> Executables:
-        torch.neuron.synchronize()
-        self._before = len(torch_neuronx.compile_events())
+        self._before = last_event()
         return self
 
     def __exit__(self, *_: object) -> None:
         torch.neuron.synchronize()
-        self.names = [e["name"] for e in torch_neuronx.compile_events()[self._before :]]
+        self.names = [e["name"] for e in torch_neuronx.compile_events(self._before)]
         self.count = len(self.names)
 
 

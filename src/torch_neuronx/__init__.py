@@ -71,18 +71,21 @@ def clear_op_tracking() -> None:
     tracking.clear()
 
 
-def compile_events() -> list[dict[str, Any]]:
-    """Executables made or loaded in this process, oldest first.
+def compile_events(after: int = -1) -> list[dict[str, Any]]:
+    """The last 4,096 executables made or loaded in this process, oldest first.
 
-    Each has ``name``, ``source`` ("compiled" here, or "l1"/"l2": read from the cache), ``lower_s``,
-    ``compile_s`` and ``load_s`` (seconds), ``size_bytes``, and ``handlers``: the host kernels it
-    calls (TORCH_NEURONX_HOST_KERNELS).
+    Args:
+        after: leave out those up to this ``number``.
+
+    Each has ``number`` (from 0, never reused), ``name``, ``source`` ("compiled" here, or "l1"/"l2":
+    read from the cache), ``lower_s``, ``compile_s`` and ``load_s`` (seconds), ``size_bytes``, and
+    ``handlers``: the host kernels it calls (TORCH_NEURONX_HOST_KERNELS).
 
     Stage: experimental.
     """
     from torch_neuronx.compiler import session
 
-    return session.events()
+    return session.events(after)
 
 
 def eager_mode(mode: str) -> contextlib.AbstractContextManager[None]:

@@ -302,7 +302,10 @@ def test_events_are_bounded() -> None:
     for i in range(compile_module._MAX_EVENTS + 10):
         c._record(str(i), Compiled(None, {}, "l1", 0, 0, 0), 0)
     assert len(c.events()) == compile_module._MAX_EVENTS
-    assert c.events()[0].name == "10" and c.stats.l1 == compile_module._MAX_EVENTS + 10
+    assert c.events()[0].name == "10" and c.events()[0].number == 10
+    last = c.events()[-1].number
+    assert c.events(last) == [] and [e.number for e in c.events(last - 2)] == [last - 1, last]
+    assert c.stats.l1 == compile_module._MAX_EVENTS + 10
 
 
 def blocked(capsys: pytest.CaptureFixture[str], level: str, monkeypatch: Any) -> str:

@@ -13,6 +13,7 @@ from torch import nn
 
 import torch_neuronx
 from adaptive_support import bits, compiled, equal, no_budget  # noqa: F401
+from support import last_event
 from torch_neuronx import _C
 from torch_neuronx.compiler import planning, session
 from torch_neuronx.eager import batching, fusing
@@ -47,7 +48,7 @@ class Batched:
     def __enter__(self) -> Batched:
         compiled()
         self._before = torch_neuronx.eager_stats()
-        self._events = len(session.events())
+        self._last = last_event()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,7 +57,7 @@ class Batched:
         self.batches = now["batches"] - self._before["batches"]
         self.operators = now["batched_operators"] - self._before["batched_operators"]
         self.taken_apart = now["batches_taken_apart"] - self._before["batches_taken_apart"]
-        self.compiles = len(session.events()) - self._events
+        self.compiles = len(session.events(self._last))
 
 
 def chain(x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 import torch_neuronx
 from adaptive_support import Fused, both, equal
-from support import assert_same, no_fallback, to_device
+from support import assert_same, last_event, no_fallback, to_device
 from torch_neuronx import config
 from torch_neuronx.compiler import host_kernels
 from torch_neuronx.lowering.rules import conv
@@ -33,9 +33,9 @@ def seed() -> None:
 
 
 def called_since(before: int) -> set[str]:
-    """Host kernels of the executables made or loaded since there were ``before``."""
+    """Host kernels of the executables made or loaded after event ``before``."""
     torch.neuron.synchronize()
-    return {h for e in torch_neuronx.compile_events()[before:] for h in e["handlers"]}
+    return {h for e in torch_neuronx.compile_events(before) for h in e["handlers"]}
 
 
 def check(
@@ -46,7 +46,7 @@ def check(
     strides: bool = True,
 ) -> None:
     """``function`` gives on the device what it gives on the CPU, and calls these host kernels."""
-    before = len(torch_neuronx.compile_events())
+    before = last_event()
     with no_fallback():
         actual = function(*to_device(args))
     assert_same(actual, function(*args), scale=scale, strides=strides)
@@ -325,12 +325,12 @@ def test_adaptive_eager_gives_the_same_bits() -> None:
         loss = device(x).square().mean()
         return [loss, *torch.autograd.grad(loss, list(device.parameters()))]
 
-    before = len(torch_neuronx.compile_events())
+    before = last_event()
     with Fused() as fused:
         per_op, adaptive = both(step)
     assert all(map(equal, per_op, adaptive))
     assert fused.operators > 0
-    handlers = [set(e["handlers"]) for e in torch_neuronx.compile_events()[before:]]
+    handlers = [set(e["handlers"]) for e in torch_neuronx.compile_events(before)]
     assert any({CONVOLUTION, CONVOLUTION_BACKWARD, ADD} & h and len(h) > 1 for h in handlers)
 
 

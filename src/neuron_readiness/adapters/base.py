@@ -9,8 +9,12 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class CompileEvent:
-    """An executable that was made or loaded. ``tier`` is "compiled" or the cache that had it."""
+    """An executable that was made or loaded. ``tier`` is "compiled" or the cache that had it.
 
+    ``number`` counts those of the process, also where only the newest are kept.
+    """
+
+    number: int
     name: str
     tier: str
     seconds: float

@@ -170,7 +170,9 @@ class NeuronAdapter(AcceleratorAdapter):
         if events is None:
             return None
         return [
-            CompileEvent(e["name"], e["source"], e["lower_s"] + e["compile_s"] + e["load_s"])
+            CompileEvent(
+                e["number"], e["name"], e["source"], e["lower_s"] + e["compile_s"] + e["load_s"]
+            )
             for e in events()
         ]
 

@@ -57,7 +57,7 @@ def _family(workload: Workload, family: str, cases: list[Case]) -> dict[str, Any
         "cost_s": None,
         "error": "",
     }
-    before = len(adapter.compile_events() or [])
+    last = max((e.number for e in adapter.compile_events() or []), default=-1)
     try:
         row["first_s"], _ = timed(adapter.synchronize, lambda: workload.request(case))
         costs = [
@@ -68,7 +68,7 @@ def _family(workload: Workload, family: str, cases: list[Case]) -> dict[str, Any
         row["error"] = f"{type(error).__name__}: {error}"[:300]
     events = adapter.compile_events()
     if events is not None:
-        row |= _events(events[before:])
+        row |= _events([e for e in events if e.number > last])
     return row
 
 

@@ -88,9 +88,10 @@ class Compiled:
 class CompileEvent:
     """One executable that was made or loaded; ``size_bytes`` of its serialized form, if known.
 
-    ``handlers``: the host kernels that it calls.
+    ``number`` counts a process's events from 0. ``handlers``: the host kernels that it calls.
     """
 
+    number: int
     name: str
     source: str
     lower_s: float
@@ -171,6 +172,7 @@ class Compiler:
         self._workers = workers
         self._progress_after_s = progress_after_s
         self._events: collections.deque[CompileEvent] = collections.deque(maxlen=_MAX_EVENTS)
+        self._recorded = 0
         self._reset()
         _compilers.add(self)
 
@@ -262,9 +264,10 @@ class Compiler:
         with self._lock:
             return [f.name for f in self._flights.values() if f.name and not f.future.done()]
 
-    def events(self) -> list[CompileEvent]:
-        """The last executables that were made or loaded, oldest first."""
-        return list(self._events)
+    def events(self, after: int = -1) -> list[CompileEvent]:
+        """The last executables made or loaded whose number exceeds ``after``, oldest first."""
+        with self._lock:
+            return [e for e in self._events if e.number > after]
 
     def drain(self) -> None:
         """Wait until nothing is under way and everything is stored."""
@@ -508,17 +511,19 @@ class Compiler:
     def _record(self, name: str, compiled: Compiled, size: int) -> None:
         with self._lock:
             setattr(self.stats, compiled.source, getattr(self.stats, compiled.source) + 1)
-        event = CompileEvent(
-            name,
-            compiled.source,
-            compiled.lower_s,
-            compiled.compile_s,
-            compiled.load_s,
-            size,
-            time.time(),
-            tuple(compiled.meta.get("handlers", ())),
-        )
-        self._events.append(event)
+            event = CompileEvent(
+                self._recorded,
+                name,
+                compiled.source,
+                compiled.lower_s,
+                compiled.compile_s,
+                compiled.load_s,
+                size,
+                time.time(),
+                tuple(compiled.meta.get("handlers", ())),
+            )
+            self._recorded += 1
+            self._events.append(event)
         progress.say(
             f"torchneuron: {name}: {event.source}, lowered in {event.lower_s:.3f} s, compiled in "
             f"{event.compile_s:.3f} s, loaded in {event.load_s:.3f} s, {size} bytes",

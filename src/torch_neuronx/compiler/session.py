@@ -104,9 +104,9 @@ def portable_compiler() -> Compiler:
     return made
 
 
-def events() -> list[dict[str, Any]]:
-    """Compile events of this process, oldest first."""
-    return [dataclasses.asdict(e) for e in _compiler.events()] if _compiler else []
+def events(after: int = -1) -> list[dict[str, Any]]:
+    """Compile events of this process whose number exceeds ``after``, oldest first."""
+    return [dataclasses.asdict(e) for e in _compiler.events(after)] if _compiler else []
 
 
 def pack(program: AnyProgram) -> str:
