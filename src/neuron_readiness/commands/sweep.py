@@ -22,6 +22,9 @@ def add(commands: Any) -> None:
     p.add_argument("--source", action="append", choices=NAMES, help="may be repeated")
     p.add_argument("--device", default="neuron")
     p.add_argument("--out", type=Path, help="folder (readiness/sweep-DEVICE); goes on where it was")
+    p.add_argument(
+        "--start", type=Path, metavar="PARQUET", help="of an earlier sweep: its rows count as run"
+    )
     p.add_argument("--sample", type=int, metavar="N", help="a stratified sample instead of all")
     p.add_argument("--name", action="append", default=[], help="only this architecture")
     p.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) // 2))
@@ -30,7 +33,9 @@ def add(commands: Any) -> None:
     )
     p.add_argument("--downloads", type=Path, help="JSON of architecture: downloads, as weights")
     p.add_argument(
-        "--retry", action="store_true", help="again what timed out, crashed or did not load"
+        "--retry",
+        action="store_true",
+        help="again what timed out, crashed, did not load or lacks its messages",
     )
     p.add_argument("--ray", action="store_true", help="workers are actors of a Ray cluster")
     p.add_argument("--quiet", action="store_true")
@@ -39,7 +44,7 @@ def add(commands: Any) -> None:
 def main(options: argparse.Namespace) -> int:
     """0 when every chosen architecture has a row, whatever the rows say."""
     from neuron_readiness.adapters import adapter_for
-    from neuron_readiness.sweep import choose, cluster, pool, report
+    from neuron_readiness.sweep import choose, cluster, pool, report, revision, table
     from neuron_readiness.sweep.results import Rows
 
     out = (options.out or Path("readiness") / f"sweep-{options.device}").resolve()
@@ -51,6 +56,11 @@ def main(options: argparse.Namespace) -> int:
         weights = json.loads(options.downloads.read_text()) if options.downloads else {}
     except (OSError, ValueError) as error:
         print(f"--downloads: {error}", file=sys.stderr)
+        return exits.USAGE
+    try:
+        given = table.read(options.start)[0] if options.start else []
+    except (OSError, ValueError, KeyError) as error:  # pyarrow's errors are ValueErrors
+        print(f"--start: {error}", file=sys.stderr)
         return exits.USAGE
     tasks, missing = choose.tasks_of(options.source or ["transformers"])
     for source, reason in missing.items():
@@ -66,7 +76,7 @@ def main(options: argparse.Namespace) -> int:
     if not tasks:
         print("no architecture to try", file=sys.stderr)
         return exits.USAGE
-    rows = Rows(out, options.device)
+    rows = Rows(out, options.device, given, {"revision": revision.of_sources()})
     left = [t for t in tasks if _is_left(rows.rows.get((t[0], t[1])), options.retry)]
     runner = cluster.run if options.ray else pool.run
     interrupted = False
@@ -94,7 +104,10 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _is_left(row: dict[str, Any] | None, retry: bool) -> bool:
-    return row is None or (retry and not (row.get("outcome") == "done" and row.get("loads")))
+    if row is None or not retry:
+        return row is None
+    whole = row.get("outcome") == "done" and not row.get("without_messages")
+    return not (whole and row.get("loads"))
 
 
 def _word(row: dict[str, Any]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
@@ -26,13 +28,21 @@ Key = tuple[str, str]
 
 class Rows:
     """``rows.jsonl``: one line an architecture, appended as it ends, so that a sweep that stops
-    loses nothing and goes on where it was."""
+    loses nothing and goes on where it was. ``given``: rows of an earlier sweep that count as run;
+    ``ran``: what every new row says of its run."""
 
-    def __init__(self, folder: Path, device: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        device: str,
+        given: list[dict[str, Any]] | None = None,
+        ran: dict[str, Any] | None = None,
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / "rows.jsonl"
         self.device = device
-        self.rows: dict[Key, dict[str, Any]] = {}
+        self._ran = ran or {}
+        self.rows = {(r["source"], r["name"]): r for r in given or [] if r["device"] == device}
         if self._path.exists():
             text = self._path.read_text()
             if text and not text.endswith("\n"):
@@ -46,10 +56,33 @@ class Rows:
                     self.rows[row["source"], row["name"]] = row
 
     def add(self, row: dict[str, Any]) -> None:
-        row = {"device": self.device, **row}
+        now = {"when": time.strftime("%Y-%m-%dT%H:%MZ", time.gmtime()), "load": os.getloadavg()[0]}
+        row = {"device": self.device, **self._ran, **now, **row}
         self.rows[row["source"], row["name"]] = row
         with self._path.open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+
+def runs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What ran of each revision: the days, how many rows of each source, and the least and greatest
+    load average of the machine, where they were noted."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        groups[row.get("revision") or ""].append(row)
+    found = []
+    for revision, members in groups.items():
+        days = sorted({r["when"][:10] for r in members if r.get("when")})
+        loads = [r["load"] for r in members if r.get("load") is not None]
+        found.append(
+            {
+                "revision": revision,
+                "when": " to ".join(dict.fromkeys((days[0], days[-1]))) if days else "not noted",
+                "rows": len(members),
+                "sources": dict(sorted(Counter(r["source"] for r in members).items())),
+                "load": (min(loads), max(loads)) if loads else None,
+            }
+        )
+    return sorted(found, key=lambda run: (run["when"] == "not noted", run["when"], run["revision"]))
 
 
 def summary(rows: list[dict[str, Any]], weights: dict[str, float]) -> list[dict[str, Any]]:
@@ -175,4 +208,4 @@ def _kind(text: str) -> str:
 
 def outcomes(rows: list[dict[str, Any]]) -> dict[str, int]:
     """How the processes ended: done, timed out, crashed, lost with a machine of the cluster."""
-    return dict(Counter(r.get("outcome", "done") for r in rows))
+    return dict(Counter(r.get("outcome") or "not noted" for r in rows))

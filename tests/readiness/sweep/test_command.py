@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from neuron_readiness import cli
-from neuron_readiness.sweep import choose, pool
+from neuron_readiness.sweep import choose, pool, table
 
 TASKS = [("timm", f"{family}{i}", family) for family in ("a", "b") for i in range(4)]
 
@@ -69,3 +69,26 @@ def test_unknown_names_are_told_with_what_names_look_like(
     assert "--name B1x: no source has it; expected b1" in said
     assert "--name gpt-something: no source has it; expected names like a0, a1, a2" in said
     assert "--name a0" not in said and asked == []
+
+
+def test_a_start_s_rows_are_not_run_again_unless_they_lack_something(
+    tmp_path: Path, asked: list[str]
+) -> None:
+    common = {"source": "timm", "family": "a", "device": "cpu", "outcome": "done", "loads": True}
+    table.write(
+        tmp_path / "start.parquet",
+        [
+            {**common, "name": "a0"},
+            {**common, "name": "a1", "without_messages": True},
+            {**common, "name": "a2", "loads": False},
+        ],
+    )
+    out = ["--device", "cpu", "--quiet", "--source", "timm"]
+    start = ["--start", str(tmp_path / "start.parquet")]
+    assert cli.main(["sweep", *out, *start, "--out", str(tmp_path / "one")]) == 0
+    assert sorted(asked) == ["a3", "b0", "b1", "b2", "b3"]
+    rows, _ = table.read(tmp_path / "one" / "sweep.parquet")
+    assert len(rows) == 8 and next(r for r in rows if r["name"] == "a1")["without_messages"]
+    asked.clear()
+    assert cli.main(["sweep", *out, *start, "--out", str(tmp_path / "one"), "--retry"]) == 0
+    assert sorted(asked) == ["a1", "a2"]
