@@ -36,6 +36,7 @@ class Context:
         self.device: Adapter = adapter_for(options.device)
         self.reference: Adapter = adapter_for(options.reference)
         self.earlier: dict[str, dict[str, Any]] = {}  # stage -> facts
+        self.child_forks: list[str] = []  # lines at which a stage's fresh processes forked
 
     @cached_property
     def pilot(self) -> Pilot:
@@ -55,7 +56,7 @@ class Context:
             "task": task,
             "arguments": arguments,
         }
-        return Child(request, environ, self.out)
+        return Child(request, environ, self.out, self.child_forks)
 
     def child(self, task: str, arguments: dict[str, Any], environ: dict[str, str]) -> Any:
         """Runs a task in a fresh process and returns its JSON answer.

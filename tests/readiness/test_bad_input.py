@@ -84,6 +84,38 @@ def test_a_fork_whose_copy_ends_itself_is_told_with_its_line(tmp_path: Path) -> 
     assert record["items"]["correctness"]["facts"]["ordinary"]["outputs"] == 1
 
 
+ONLY_IN_A_CHILD = """
+def train_step(model, optimizer, x):
+    if "neuron_readiness.run.tasks" in sys.modules["__main__"].__spec__.name:
+        fork()
+    loss = model(x).sum()
+    loss.backward()
+    optimizer.step()
+    return loss
+
+def fork():
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+
+
+@pytest.mark.parametrize("stage", ["shapes", "performance", "operations"])
+def test_a_fork_in_a_fresh_process_is_told_with_its_stage_and_line(
+    stage: str, tmp_path: Path
+) -> None:
+    text = PLAIN.replace('if split == "requests"', 'if split == "train"').replace(
+        "import os,", "import sys, os,"
+    )
+    arguments = ("--device", "cpu", "--only", stage, "--repeats", "2")
+    code, record = run_text(tmp_path, text + ONLY_IN_A_CHILD, *arguments, **NO_DEVICE)
+    assert code == exits.FAULTS["forked"]
+    [fault] = record["faults"]
+    assert f"in stage {stage}" in fault["text"] and "pilot.py:" in fault["text"]
+    assert record["items"][stage]["status"] == "done"  # and the stage keeps its result
+
+
 STARTS = """
 from neuron_readiness.run import guard
 guard.install(True)
@@ -136,6 +168,31 @@ def test_a_request_that_raises_costs_that_request_only(tmp_path: Path) -> None:
     assert graphs["failure"] is None and graphs["cases"] == ["requests-1"]
     found = [f for f in record["items"]["execution"]["findings"] if f["where"] == "case requests-0"]
     assert "no such request" in found[0]["text"] and "pilot.py:" in found[0]["text"]
+
+
+def test_a_request_that_raises_leaves_the_profile_of_the_others(tmp_path: Path) -> None:
+    text = PLAIN + ONE_RAISES.replace("FIRST", "2")
+    arguments = ("--device", "cpu", "--only", "profile", "--only", "kernels")
+    code, record = run_text(tmp_path, text, *arguments, **NO_DEVICE)
+    assert code == exits.CONTINUE and record["faults"] == []
+    profile, kernels = record["items"]["profile"], record["items"]["kernels"]
+    assert profile["facts"]["failed_requests"] == kernels["facts"]["failed_requests"] == 1
+    assert profile["facts"]["shares"]["device"] > 0
+    assert profile["facts"]["memory"]["failed_requests"] == 0  # of a case that runs
+    [found] = [f for f in profile["findings"] if f["where"] == "case requests-0"]
+    assert "no such request" in found["text"] and "pilot.py:" in found["text"]
+    assert "profiled" in [r["gate"] for r in record["decision"]["reasons"]]
+
+
+def test_where_every_request_raises_the_profile_is_open(tmp_path: Path) -> None:
+    text = PLAIN + ONE_RAISES.replace("== FIRST", "> 0")
+    arguments = ("--device", "cpu", "--only", "profile", "--only", "kernels")
+    code, record = run_text(tmp_path, text, *arguments, **NO_DEVICE)
+    assert code == exits.FAULTS["pilot-raised"]
+    assert {f["stage"] for f in record["faults"]} == {"profile", "kernels"}
+    for name in ("profile", "kernels"):
+        said = [s["text"] for s in record["items"][name]["statements"]]
+        assert not any("no custom kernel is reached" in s for s in said)
 
 
 def test_a_pilot_that_cannot_be_loaded_leaves_the_environment(tmp_path: Path) -> None:

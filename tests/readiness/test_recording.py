@@ -94,11 +94,12 @@ def test_the_first_divergent_layer_is_found_and_told_from_inherited_ones(broken:
     with torch.no_grad():
         device.model.layers[broken].bias += 0.1
     result = StageResult("correctness", "")
-    divergence.examine(result, device, reference, case, 400)
+    divergence.examine(result, device, reference, [case], 400)
     facts = result.facts["layers"]
-    assert facts["first_divergent"] == f"layers.{broken}"
-    assert facts["first_divergent_detail"]["origin"] == "it introduces the difference"
-    assert facts["probes"] <= 5  # of nine layers: a bisection
+    assert (facts["first_divergent"], facts["first_divergent_case"]) == (f"layers.{broken}", "one")
+    [row] = facts["cases"]
+    assert row["origin"] == "it introduces the difference"
+    assert row["probes"] <= 5  # of nine layers: a bisection
     assert [r["within"] for r in result.ledgers["layers"]][:broken] == [True] * broken
 
 
@@ -106,10 +107,94 @@ def test_equal_models_have_no_divergent_layer() -> None:
     case = Case("one", (torch.ones(2, 4),))
     cpu = adapter_for("cpu")
     result = StageResult("correctness", "")
-    divergence.examine(result, *pair(pilot_of(Layers, [case]), cpu, cpu), case, 3)
+    divergence.examine(result, *pair(pilot_of(Layers, [case]), cpu, cpu), [case], 3)
     assert result.facts["layers"]["first_divergent"] is None
     assert result.facts["layers"]["compared"] == 3  # the limit
     assert result.findings == []
+
+
+class LongWay(torch.nn.Module):
+    """Long requests go through a layer that others never reach."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.near, self.far, self.last = (torch.nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.near(x)
+        return self.last(self.far(x) if len(x) > 3 else x)
+
+
+@pytest.mark.parametrize(("hard_case", "severity"), [(False, "gap"), (True, "note")])
+def test_a_layer_that_only_some_cases_reach_is_named_with_them(
+    hard_case: bool, severity: str
+) -> None:
+    cases = [Case("short", (torch.ones(2, 4),)), Case("long", (torch.ones(5, 4),), hard=hard_case)]
+    cpu = adapter_for("cpu")
+    device, reference = pair(pilot_of(LongWay, cases), cpu, cpu)
+    with torch.no_grad():
+        device.model.far.weight += 0.1
+    result = StageResult("correctness", "")
+    divergence.examine(result, device, reference, cases, 400)
+    short, long = result.facts["layers"]["cases"]
+    assert (short["first_divergent"], long["first_divergent"]) == (None, "far")
+    assert result.facts["layers"]["divergent_cases"] == ["long"]
+    [found] = result.findings
+    assert (found.where, found.severity) == ("case long", severity) and "far" in found.text
+    assert {r["case"] for r in result.ledgers["layers"]} == {"short", "long"}
+
+
+class Clips(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.clip = torch.nn.Linear(4, 4), torch.nn.Hardtanh(50.0, 60.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.clip(self.first(x))
+
+
+def test_a_layer_that_diverges_and_is_hidden_by_later_ones_is_told() -> None:
+    case = Case("one", (torch.ones(2, 4),))
+    cpu = adapter_for("cpu")
+    device, reference = pair(pilot_of(Clips, [case]), cpu, cpu)
+    with torch.no_grad():
+        device.model.first.bias += 0.1
+    result = StageResult("correctness", "")
+    divergence.examine(result, device, reference, [case], 400)
+    [row] = result.facts["layers"]["cases"]
+    assert row["first_divergent"] == "first" and "within their tolerance again" in row["origin"]
+
+
+def test_layers_of_too_many_cases_are_a_stated_choice() -> None:
+    same = [Case(f"same-{i}", (torch.ones(2),)) for i in range(divergence.MOST)]
+    other = [Case("long", (torch.ones(9),)), Case("hard", (torch.ones(2),), hard=True)]
+    chosen, left = divergence.choose([*same, *other], {f"same-{divergence.MOST - 1}"})
+    names = [c.name for c in chosen]
+    assert names[:4] == [f"same-{divergence.MOST - 1}", "same-0", "long", "hard"]
+    assert len(chosen) == divergence.MOST and len(left) == 2
+    assert divergence.choose(same, set()) == (same, [])
+
+
+def test_layers_of_a_training_step_are_compared_from_the_same_weights() -> None:
+    def step(model: Any, optimizer: Any, x: torch.Tensor) -> torch.Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    case = Case("batch", (torch.ones(2, 4),), train=True)
+    cpu = adapter_for("cpu")
+    device, reference = pair(pilot_of(Layers, [], train_step=step), cpu, cpu)
+    before = {n: t.clone() for n, t in reference.parameters().items()}
+    result = StageResult("correctness", "")
+    divergence.examine(result, device, reference, [case], 400)
+    [row] = result.facts["layers"]["cases"]
+    assert (row["group"], row["compared"], row["first_divergent"]) == ("train", 9, None)
+    assert all(torch.equal(t, before[n]) for n, t in reference.parameters().items())
+    with torch.no_grad():
+        device.model.layers[4].bias += 0.1
+    divergence.examine(result, device, reference, [case], 400)
+    assert result.facts["layers"]["first_divergent"] == "layers.4"
 
 
 def test_precision_is_measured() -> None:

@@ -14,6 +14,7 @@ _FIGURES = (
     "correctness.task.flips",
     "correctness.gradients.failed",
     "correctness.layers.first_divergent",
+    "correctness.layers.divergent_cases",
     "correctness.precision.reduced",
     "execution.operators",
     "execution.unaccepted_host_operators",

@@ -10,6 +10,8 @@ import torch
 
 from neuron_readiness import trees
 
+See = Callable[[str, tuple[Any, ...], dict[str, Any], Any], None]  # name, args, kwargs, output
+
 
 def leaves(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     """Modules without children, by name."""
@@ -19,7 +21,7 @@ def leaves(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
 @contextlib.contextmanager
 def watching(
     model: torch.nn.Module,
-    see: Callable[[str, tuple[Any, ...], dict[str, Any], Any], None],
+    see: See,
     only: set[str] | None = None,
 ) -> Iterator[None]:
     """Calls ``see(name, args, kwargs, output)`` after each leaf; a module that runs twice is seen

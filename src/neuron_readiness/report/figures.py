@@ -126,6 +126,20 @@ def _inputs(facts: dict[str, Any]) -> list[tuple[str, Table]]:
     return [("Inputs that were compared", (header, rows))]
 
 
+def _correctness(facts: dict[str, Any]) -> list[tuple[str, Table]]:
+    header = ["case", "layers compared", "first that diverges", "what it is"]
+    rows = [
+        [
+            f"{r['case']} ({r['group']})",
+            f"{r['compared']} of {r['count']}",
+            f"{r['first_divergent']} ({r['type']})" if r["first_divergent"] else "none",
+            r["origin"] or "",
+        ]
+        for r in (facts.get("layers") or {}).get("cases", [])
+    ]
+    return [("Layers by case", (header, rows)), *_inputs(facts)]
+
+
 def _buckets(facts: dict[str, Any]) -> list[tuple[str, Table]]:
     header = ["buckets", "compilations saved", "compile time saved", "execution added", "padded to"]
     rows = [
@@ -185,7 +199,7 @@ _PLOTS = {
     "execution": _execution_plots,
 }
 _TABLES = {
-    "correctness": _inputs,
+    "correctness": _correctness,
     "performance": _amortisation,
     "execution": _cases,
     "shapes": _buckets,

@@ -23,14 +23,20 @@ class ChildFailed(RuntimeError):
 
 class Child:
     """``Child(request, environ, folder).answer(timeout_s)``. Output goes to files below ``folder``:
-    a pipe that nobody reads could stop the child."""
+    a pipe that nobody reads could stop the child. ``forked`` gets the lines at which it forked."""
 
-    def __init__(self, request: dict[str, Any], environ: dict[str, str], folder: Path) -> None:
+    def __init__(
+        self, request: dict[str, Any], environ: dict[str, str], folder: Path, forked: list[str]
+    ) -> None:
         self._task = request["task"]
+        self._forked = forked
         self._folder = tempfile.TemporaryDirectory(prefix=f"{self._task}-", dir=folder)
         self._answer = Path(self._folder.name) / "answer.json"
         self._errors = Path(self._folder.name) / "errors.txt"
-        request = {**request, "answer": str(self._answer)}
+        # As they happen: a task that is killed answers nothing.
+        self._events = Path(self._folder.name) / "events.jsonl"
+        self._events.touch()
+        request = {**request, "answer": str(self._answer), "events": str(self._events)}
         with self._errors.open("w") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "neuron_readiness.run.tasks", json.dumps(request)],
@@ -73,4 +79,7 @@ class Child:
     def close(self) -> None:
         """Ends the process, if it still runs, and removes its files."""
         self.wait(0)
+        if self._events.exists():  # not closed before
+            told = [json.loads(line) for line in self._events.read_text().splitlines()]
+            self._forked += [e["where"] for e in told if e["where"] not in self._forked]
         self._folder.cleanup()

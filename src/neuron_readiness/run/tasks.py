@@ -27,7 +27,7 @@ def main(argv: list[str]) -> int:
     from neuron_readiness.run import guard
 
     options = Options(**request["options"])
-    guard.install(options.allow_network)
+    guard.install(options.allow_network, os.open(request["events"], os.O_WRONLY | os.O_APPEND))
     context = Context(Path(request["pilot"]), options, Path(request["out"]))
     answer = task(request["task"])(context, _STARTED, **request["arguments"])
     if guard.is_original():

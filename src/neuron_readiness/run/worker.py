@@ -77,9 +77,10 @@ def run_stages(context: Context, names: list[str], force: list[str], tell: Any) 
             continue  # the record says that it is open, and why
         tell({"event": "begin", "stage": stage.name})
         store.forget(stage.name)  # what a crash leaves must not be an older result
+        context.child_forks.clear()
         result = attempt(context, stage)
         guard.end_copies()
-        where = guard.forked()
+        where = guard.forked() or next(iter(context.child_forks), "")
         if where:
             text = f"the pilot forked in stage {stage.name} ({where})"
             result.faults.append(Fault("forked", text, "workload"))

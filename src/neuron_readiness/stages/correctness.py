@@ -38,6 +38,8 @@ def run(context: Context) -> StageResult:
     _inputs(result, [*ordinary, *batches])
     if not ordinary:  # a training job: its steps are compared
         result.open("outputs", "inputs('requests') yields nothing: a training job's steps compare")
+        work = partial(_layers, result, context, device, reference, [], batches)
+        _part(result, context, "layers", work)
         _gradients(result, context, device, reference, [])
         _precision(result, context)
         _trajectory(result, context)
@@ -58,14 +60,13 @@ def run(context: Context) -> StageResult:
         _precision(result, context)
         return result
     outputs = _outputs(result, context, device, reference, ordinary, "ordinary")
-    _outputs(result, context, device, reference, difficult, "hard")
+    hard_outputs = _outputs(result, context, device, reference, difficult, "hard")
     result.facts["hard"]["origin"] = provenance
     both = [c for c in ordinary if c.name in outputs]
     _part(result, context, "task", lambda: _task(result, context, ordinary, outputs))
-    if isinstance(reference.model, torch.nn.Module) and both:
-        layers = context.options.max_layers
-        work = partial(divergence.examine, result, device, reference, both[0], layers)
-        _part(result, context, "layers", work)
+    answered = both + [c for c in difficult if c.name in hard_outputs]
+    work = partial(_layers, result, context, device, reference, answered, batches)
+    _part(result, context, "layers", work)
     work = partial(_gradients, result, context, device, reference, both or [running])
     _part(result, context, "gradients", work)
     _part(result, context, "precision", lambda: _precision(result, context))
@@ -275,6 +276,33 @@ def _decided(facts: dict[str, Any]) -> str:
     if not math.isnan(facts["smallest_margin"]):
         parts.append(f"smallest margin {facts['smallest_margin']:.3g}")
     return "; ".join(parts)
+
+
+def _layers(
+    result: StageResult,
+    context: Context,
+    device: Workload,
+    reference: Workload,
+    cases: list[Case],
+    batches: list[Case],
+) -> None:
+    """Layers of the requests that both sides answer, and of a training batch of each shape."""
+    if not isinstance(reference.model, torch.nn.Module):
+        result.open("layers", "the model is no torch.nn.Module")
+        return
+    if context.pilot.trains and batches:
+        if _draws(context, batches[0]):
+            why = "the step draws random numbers, which differ by device"
+            result.open("layers of a training step", why)
+        else:
+            first: dict[str, Case] = {}
+            for batch in batches:
+                first.setdefault(trees.shape_text((batch.args, batch.kwargs)), batch)
+            cases = [*cases, *first.values()]
+    failed = {r["case"] for r in result.ledgers.get("outputs", []) if not r["within"]}
+    limit = context.options.max_layers
+    if cases:
+        divergence.examine(result, device, reference, cases, limit, frozenset(failed))
 
 
 def _gradients(

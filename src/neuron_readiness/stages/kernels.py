@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 
 from neuron_readiness.context import Context
 from neuron_readiness.evidence import Finding, StageResult
+from neuron_readiness.recording.attempts import Attempts
 from neuron_readiness.recording.operators import OperatorRecorder
 
 _STANDARD = (
@@ -27,12 +29,14 @@ def run(context: Context) -> StageResult:
     workload = context.pair[0]
     adapter = workload.adapter
     recorder = OperatorRecorder(adapter.device, adapter.synchronize, timed=True)
-    cases = context.pilot.operations()
-    for case in cases:
-        workload.request(case)
+    attempts = Attempts(result, context, "")
+    every = context.pilot.operations()
+    for case in every:
+        attempts(case, partial(workload.request, case))
     with recorder:
-        for case in cases:
-            workload.request(case, recorder.phase)
+        for case in every:
+            attempts(case, partial(workload.request, case, recorder.phase))
+    ran = bool(attempts.usable(every))
     path = [u for u in recorder.uses.values() if u.phase == "device"]
     total = sum(u.seconds for u in path) or 1.0
     declared = {k["name"]: k for k in context.pilot.setting("kernels", [])}
@@ -58,6 +62,13 @@ def run(context: Context) -> StageResult:
         row |= {"owner": keeper.get("owner"), "test": keeper.get("test")}
         row["has_gradient"] = _has_gradient(row["name"])
     _say(result, context, list(rows.values()))
+    result.facts["failed_requests"] = len(attempts.failed)
+    if not ran:
+        result.open("custom kernels that a request reaches", "no case runs")
+    elif not rows:
+        result.measured(
+            "no custom kernel is reached", "operators outside PyTorch's own namespaces, sources"
+        )
     return result
 
 
@@ -83,10 +94,6 @@ def _say(result: StageResult, context: Context, rows: list[dict[str, Any]]) -> N
         "without_owner_or_test": len(unowned),
         "without_gradient": sum(r["has_gradient"] is False for r in rows) if trains else 0,
     }
-    if not rows:
-        result.measured(
-            "no custom kernel is reached", "operators outside PyTorch's own namespaces, sources"
-        )
     for r in rows:
         share = "share not measured" if r["share"] is None else f"{r['share']:.1%} of the step"
         gradient = {True: "has a gradient", False: "has no gradient", None: "gradient open"}

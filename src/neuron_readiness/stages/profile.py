@@ -7,12 +7,14 @@ import resource
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 
 from neuron_readiness import trees
 from neuron_readiness.adapters import Adapter
 from neuron_readiness.context import Context
 from neuron_readiness.evidence import Finding, StageResult
 from neuron_readiness.pilot import Case
+from neuron_readiness.recording.attempts import Attempts
 from neuron_readiness.recording.timing import quantile
 from neuron_readiness.workload import PHASES, Workload, path_name
 
@@ -40,17 +42,24 @@ def run(context: Context) -> StageResult:
     workload = context.pair[0]
     if context.pilot.compiles is not None:  # the last stage that calls this model
         workload.compile({"backend": context.device.compile_backend, **context.pilot.compiles})
-    cases = context.pilot.operations()
-    for case in cases:
-        workload.request(case)
+    attempts = Attempts(result, context, "profiled")
+    every = context.pilot.operations()
+    for case in every:
+        attempts(case, partial(workload.request, case))
     clock = PhaseClock(workload.adapter)
-    for _ in range(max(1, context.options.repeats // len(cases))):
-        for case in cases:
-            workload.request(case, clock)
-    medians = {name: quantile(s, 0.5) for name, s in clock.seconds.items()}
+    for _ in range(max(1, context.options.repeats // len(every))):
+        for case in every:
+            attempts(case, partial(workload.request, case, clock))
+    result.facts = {"attempted": attempts.count, "failed_requests": len(attempts.failed)}
+    cases = attempts.usable(every)
+    if not cases:
+        result.open("where the time goes, and memory", "no case runs")
+        return result
+    medians = {name: quantile(s, 0.5) for name, s in clock.seconds.items() if s}
+    medians = {name: medians.get(name, 0.0) for name in PHASES}
     stages = _stages(context, medians)
     total = sum(stages.values()) or 1.0
-    result.facts = {
+    result.facts |= {
         "stages_s": stages,
         "shares": {n: s / total for n, s in stages.items()},
         "unit": _unit(cases),
@@ -62,6 +71,10 @@ def run(context: Context) -> StageResult:
     result.measured(
         f"steady {_unit(cases)}: {text}",
         f"{path}; medians by phase, a synchronise at each boundary",
+    )
+    result.measured(
+        f"{len(attempts.failed)} of {attempts.count} profiled {_unit(cases)}s failed",
+        "every attempt is counted; the shares are of those that came to their end",
     )
     _narrative(result, context)
     compile_s = result.facts["compile_s"]
