@@ -9,6 +9,7 @@ from typing import Any
 
 from neuron_readiness.adapters import Adapter, adapter_for
 from neuron_readiness.pilot import Pilot, load
+from neuron_readiness.recording.lines import LineRecorder
 from neuron_readiness.run.child import Child
 from neuron_readiness.workload import Workload, pair
 
@@ -36,6 +37,7 @@ class Context:
         self.device: Adapter = adapter_for(options.device)
         self.reference: Adapter = adapter_for(options.reference)
         self.earlier: dict[str, dict[str, Any]] = {}  # stage -> facts
+        self.lines = LineRecorder(self.pilot_path.parent)  # what of the workload's files runs
         self.child_forks: list[str] = []  # lines at which a stage's fresh processes forked
 
     @cached_property

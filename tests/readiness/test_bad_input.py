@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as parquet
 import pytest
 
 from neuron_readiness import exits
@@ -182,6 +183,27 @@ def test_a_request_that_raises_leaves_the_profile_of_the_others(tmp_path: Path) 
     [found] = [f for f in profile["findings"] if f["where"] == "case requests-0"]
     assert "no such request" in found["text"] and "pilot.py:" in found["text"]
     assert "profiled" in [r["gate"] for r in record["decision"]["reasons"]]
+
+
+def test_a_request_that_raises_leaves_the_inventory(tmp_path: Path) -> None:
+    text = PLAIN + ONE_RAISES.replace("FIRST", "2")
+    text += "\ndef never(x):\n    return x.cuda()\n\ndef log(output):\n    output.sum().item()\n"
+    code, record = run_text(tmp_path, text, "--device", "cpu", "--only", "inventory", **NO_DEVICE)
+    assert code == exits.FAULTS["pilot-raised"]
+    [fault] = record["faults"]
+    assert "case requests-0" in fault["text"] and "pilot.py:" in fault["text"]
+    item = record["items"]["inventory"]
+    assert item["status"] == "done" and item["facts"]["operators"] > 0
+    assert {h["text"]: h["reach"] for h in item["facts"]["hits"]} == {
+        ".cuda()": "not seen to run",
+        ".item()": "on the path",
+    }
+    assert (item["facts"]["unsupported"], item["facts"]["unsupported_not_seen"]) == (0, 1)
+    said = [s["text"] for s in item["statements"] if s["evidence"] == "open"]
+    assert "1 dependencies in code that no case ran, 1 of them not supported" in said
+    ledger = parquet.read_table(tmp_path / "record" / "ledgers" / "inventory.parquet").to_pylist()
+    assert {r["reach"] for r in ledger} == {"not seen to run", "on the path"}
+    assert "not seen to run" in (tmp_path / "record" / "report.html").read_text()
 
 
 def test_where_every_request_raises_the_profile_is_open(tmp_path: Path) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from neuron_readiness.inventory import sources, static
+from neuron_readiness.inventory import reach, sources, static
+from neuron_readiness.inventory.hit import NOT_SEEN, ON_PATH, UNKNOWN
+from neuron_readiness.recording import lines
 
 
 def kinds(folder: Path, text: str, target: str = "neuron") -> list[tuple[int, str]]:
@@ -253,3 +257,124 @@ def test_names_that_lead_in_circles_come_to_an_end(tmp_path: Path) -> None:
     text = "".join(f"def {name}(x, where):\n    x.to(where)\n{calls}" for name in names)
     found = kinds(tmp_path, text + "f0(x, 'cuda')\n")
     assert found == [(text.count("\n") + 1, "device")]
+
+
+HELPERS = """
+import torch
+DEAD = "cuda"
+LIVE = "cuda"
+
+def called(x, where=LIVE):
+    if len(x) > 99:
+        x = x.cuda()
+    y = torch.ones(
+        2,
+        dtype=torch.float64,
+    )
+    return [v.item() for v in y]
+
+def never(x, device="mps"):
+    return x.to(DEAD)
+
+def short(x): return x.numpy()
+
+def also_short(x): return x.tolist()
+
+def resumes(path):
+    return torch.load(path, map_location="cuda")
+
+class Kept:
+    size = torch.float64
+
+    def forward(self, x):
+        return x.double()
+
+    def other(self, x):
+        return x.pin_memory()
+
+if False:
+    import triton
+"""
+WORKLOAD = """
+import helpers
+
+def request(x):
+    helpers.short(x)
+    return helpers.called(x)
+
+def load_checkpoint(path):
+    return helpers.resumes(path)
+
+def launch(x):
+    return helpers.Kept()(x)
+"""
+
+
+def test_hits_are_told_apart_by_whether_their_lines_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib
+
+    import torch
+
+    (tmp_path / "helpers.py").write_text(HELPERS)
+    (tmp_path / "workload.py").write_text(WORKLOAD)
+    monkeypatch.syspath_prepend(tmp_path)
+    recorder = lines.LineRecorder(tmp_path)
+    try:
+        with recorder:
+            workload = importlib.import_module("workload")
+        with recorder:
+            workload.request(torch.ones(1))
+    finally:
+        for name in ("workload", "helpers"):
+            sys.modules.pop(name, None)
+    files = [tmp_path / "workload.py", tmp_path / "helpers.py"]
+    hits = [h for f in files for h in static.scan(f, "neuron")]
+    found = {
+        (h.line, h.kind): h.reach
+        for h in reach.mark(hits, recorder.of, files, ["load_checkpoint", "launch"])
+    }
+    assert found == {
+        (3, "device"): NOT_SEEN,  # a constant counts where it is used
+        (8, "device"): NOT_SEEN,  # a branch that no case took
+        (11, "dtype"): ON_PATH,
+        (13, "host-read"): ON_PATH,  # in a comprehension
+        (15, "device"): NOT_SEEN,  # the default of a function that was only defined
+        (18, "host-read"): ON_PATH,
+        (20, "host-read"): NOT_SEEN,  # on the line that defines it, which did run
+        (23, "device"): UNKNOWN,  # a part of the pilot that another stage runs leads there
+        (26, "dtype"): ON_PATH,
+        (29, "dtype"): UNKNOWN,  # of a class that such a part makes
+        (32, "pinned"): NOT_SEEN,
+        (35, "triton"): NOT_SEEN,
+    }
+
+
+def test_a_file_that_was_imported_before_is_judged_by_what_guards_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "early.py"
+    path.write_text("import triton\nif 0:\n    import flash_attn\n")
+    hits = static.scan(path, "neuron")
+    nothing = {h.kind: h.reach for h in reach.mark(hits, lambda _: set(), [path], [])}
+    assert set(nothing.values()) == {NOT_SEEN}
+    module = ModuleType("early")
+    module.__file__ = str(path)
+    sys.modules["early"] = module
+    try:
+        marked = reach.mark(hits, lambda _: set(), [path], [])
+    finally:
+        del sys.modules["early"]
+    assert [(h.line, h.reach) for h in marked] == [(1, ON_PATH), (3, UNKNOWN)]
+
+
+def test_another_tracer_is_left_alone(tmp_path: Path) -> None:
+    def other(*_: object) -> None:
+        return None
+
+    sys.settrace(other)
+    try:
+        with lines.LineRecorder(tmp_path) as recorder:
+            assert sys.gettrace() is other
+        assert sys.gettrace() is other and "debugger" in recorder.blind
+    finally:
+        sys.settrace(None)

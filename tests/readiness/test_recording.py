@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,16 @@ import torch
 from neuron_readiness.adapters import adapter_for
 from neuron_readiness.evidence import StageResult
 from neuron_readiness.pilot import Case, Pilot
-from neuron_readiness.recording import buckets, divergence, graphs, hard, precision, task, timing
+from neuron_readiness.recording import (
+    buckets,
+    divergence,
+    graphs,
+    hard,
+    precision,
+    task,
+    timing,
+    turns,
+)
 from neuron_readiness.recording.operators import OperatorRecorder
 from neuron_readiness.stages import correctness, execution
 from neuron_readiness.workload import Workload, on_path, pair, path_name
@@ -312,7 +322,7 @@ def ledger(lengths: list[int], frequencies: list[float], costs: list[float]) -> 
             "family": f"[{n}]",
             "dims": [[1, n]],
             "frequency": f,
-            "cost_s": c,
+            "seconds": {"wall": [c] * 5, "cpu": [c] * 5},
             "compiles": 2,
             "compile_seconds": 1.0,
         }
@@ -332,7 +342,7 @@ def test_buckets_are_the_cheapest_split() -> None:
             sum(f * costs[next(e for e in (*cut, 4) if e >= i)] for i, f in enumerate(frequencies))
             for cut in itertools.combinations(range(4), option["buckets"] - 1)
         )
-        assert option["extra_cost"] == pytest.approx(best / exact - 1)
+        assert option["extra_cost"]["value"] == pytest.approx(best / exact - 1)
         assert option["compiles_saved"] == 2 * (5 - option["buckets"])
         assert option["boundaries"][-1] == "[5]"
 
@@ -348,6 +358,60 @@ def test_padding_is_suggested_only_where_it_takes_less_time_in_all() -> None:
     assert much["suggested"] is None  # the same shapes, where they are seen often
     faster = buckets.propose(ledger([1, 64], [50_000, 50_000], [0.0012, 0.0010]))
     assert faster["suggested"] is not None and faster["suggested"]["break_even"] is None
+
+
+def uneven(costs: list[float], seed: int, clocks: tuple[str, ...]) -> list[dict]:
+    """A ledger whose rounds each run at another speed, of up to ten times, on ``clocks``; on the
+    wall every tenth step waits for somebody else, too."""
+    draw = random.Random(seed)
+    rows = ledger([2**i for i in range(len(costs))], [1.0] * len(costs), costs)
+    for number in range(21):
+        slow = 1 + 9 * draw.random()
+        for row, cost in zip(rows, costs, strict=True):
+            for clock in clocks:
+                wait = 0.05 if clock == "wall" and draw.random() < 0.1 else 0.0
+                row["seconds"][clock] = [*row["seconds"][clock][:number], cost * slow + wait]
+    return rows
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_loaded_machine_gives_no_nonsense(seed: int) -> None:
+    costs = [0.0010, 0.0011, 0.0012, 0.0040]
+    truth = buckets.propose(ledger([1, 2, 4, 8], [1.0] * 4, costs))["options"]
+    found = buckets.propose(uneven(costs, seed, ("wall", "cpu")))["options"]
+    for option, exact in zip(found, truth, strict=True):
+        for clock, share in option["by_clock"].items():
+            assert share["value"] > -0.05, clock  # a larger shape never is cheaper
+            if share["tellable"] and option["boundaries"] == exact["boundaries"]:
+                error = abs(share["value"] - exact["extra_cost"]["value"])
+                assert error <= 2 * share["noise"] + 0.02, clock
+
+
+def test_what_cannot_be_told_is_said_and_suggests_nothing() -> None:
+    rows = ledger([1, 64], [1, 1], [0.001, 0.001])
+    rows[1]["seconds"]["wall"] = [0.0001, 0.05, 0.0002, 0.03, 0.0001]
+    found = buckets.propose(rows)
+    [option] = found["options"]
+    assert not option["extra_cost"]["tellable"] and option["break_even"] is None
+    assert option["said"].startswith("too noisy to tell")
+    assert found["suggested"] is None and found["undecided"]
+    # The processor's time tells, where the process does the work itself.
+    by_work = buckets.propose(rows, host_computes=True)
+    assert by_work["options"][0]["extra_cost"]["clock"] == "cpu"
+    assert by_work["suggested"] is not None and not by_work["undecided"]
+
+
+def test_steps_are_timed_in_turns() -> None:
+    order: list[str] = []
+    found = turns.in_turns([lambda: order.append("a"), lambda: order.append("b")], 3, 2, 60.0)
+    assert "".join(order) == "baabba"
+    assert [len(f[c]) for f in found for c in ("wall", "cpu")] == [3] * 4
+    turns.in_turns([lambda: order.append("c")], 9, 2, 0.0)
+    assert order.count("c") == 2  # the least, however little time there is
+    assert turns.interval([float(n) for n in range(1, 22)]) == (11.0, 6.0, 16.0)
+    assert turns.interval([5.0, 1.0, 9.0, 2.0, 3.0]) == (3.0, 1.0, 9.0)
+    assert not turns.added([0.0] * 5, [1.0] * 5, "cpu").tellable  # a clock that does not tick
+    assert turns.added([0.0] * 5, [1.0] * 5, "cpu").told()["noise"] is None
 
 
 def test_shapes_that_vary_on_their_own_share_no_bucket() -> None:

@@ -61,6 +61,10 @@ class Adapter:
         memory are not the device's. "" for a device that is what it says."""
         return ""
 
+    def host_computes(self) -> bool:
+        """Whether this process does the device's work, so that its processor time counts it."""
+        return self.kind == "cpu"
+
     def route(self) -> tuple[bool | None, str]:
         """Whether this is a supported installation route (None: not known), and why."""
         return None, "this adapter has no table of supported installations"

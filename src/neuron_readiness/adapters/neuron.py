@@ -97,6 +97,11 @@ class NeuronAdapter(AcceleratorAdapter):
         )
         return facts
 
+    def host_computes(self) -> bool:
+        if self.lineage()[0] != "this project" or self.absent() is not None:
+            return False
+        return getattr(self._call("get_device_properties"), "platform", "") == "cpu"
+
     def stands_in(self) -> str:
         if self.lineage()[0] != "this project" or self.absent() is not None:
             return ""

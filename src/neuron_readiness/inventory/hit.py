@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 
+ON_PATH, NOT_SEEN, UNKNOWN = "on the path", "not seen to run", "unknown"
+
 
 @dataclasses.dataclass(frozen=True)
 class Hit:
-    """``supported``: True, False, or None where it has to be tried on the target."""
+    """``supported``: True, False, or None where it has to be tried on the target. ``used``: where
+    what this line holds is used, as ``file:line``. ``reach``: whether that ran."""
 
     file: str
     line: int
@@ -16,3 +19,9 @@ class Hit:
     assumes: str
     supported: bool | None
     suggestion: str
+    used: tuple[str, ...] = ()
+    reach: str = UNKNOWN
+
+    @property
+    def place(self) -> str:
+        return f"{self.file}:{self.line}"

@@ -119,9 +119,11 @@ class _Scanner:
     def _hit(self, node: ast.AST, rule: rules.Rule, text: str) -> Hit:
         return self._made(self._file, getattr(node, "lineno", 0), rule, text)
 
-    def _made(self, file: str, line: int, rule: rules.Rule, text: str) -> Hit:
+    def _made(
+        self, file: str, line: int, rule: rules.Rule, text: str, used: tuple[str, ...] = ()
+    ) -> Hit:
         supported = True if self._target in rule.home else rule.supported
-        return Hit(file, line, rule.kind, text, rule.assumes, supported, rule.suggestion)
+        return Hit(file, line, rule.kind, text, rule.assumes, supported, rule.suggestion, used)
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> Iterator[Hit]:
         if isinstance(node, ast.Import):
@@ -250,7 +252,8 @@ class _Scanner:
             plural = "line" if len(lines) == 1 else "lines"
             text = f"{value.holder} = {value.text!r}"
             text += f", used in {plural} {uses}{place}" if lines else ""
-            yield self._made(value.file, value.line, held.rule, text)
+            used = tuple(f"{self._file}:{n}" for n in lines)
+            yield self._made(value.file, value.line, held.rule, text, used)
 
     def _compile(self, node: ast.Call, called: str) -> Iterator[Hit]:
         given = {k.arg: k.value for k in node.keywords}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ class Attempts:
 
     def __init__(self, result: StageResult, context: Context, gate: str) -> None:
         self._result, self._pilot, self._gate = result, context.pilot_path, gate
-        self._first: Fault | None = None
+        self._faults: dict[str, Fault] = {}  # by case
         self.count = 0
         self.failed: dict[str, str] = {}  # case -> what it raised, with its line
 
@@ -31,7 +32,7 @@ class Attempts:
             place = faults.place(error, self._pilot)
             text = f"{type(error).__name__}: {str(error).strip()}"[:300] + f" ({place})"
             self.failed[case.name] = text
-            self._first = self._first or faults.classify(error, self._pilot)
+            self._faults[case.name] = faults.classify(error, self._pilot)
             finding = Finding(text, "gap", f"case {case.name}", gate=self._gate)
             self._result.findings.append(finding)
             return False
@@ -41,6 +42,14 @@ class Attempts:
         """Those that have not failed. Where none is left there is nothing to measure: the first
         error is a fault then."""
         left = [c for c in cases if c.name not in self.failed]
-        if not left and self._first is not None:
-            self._result.faults.append(self._first)
+        if not left:
+            self._result.faults += list(self._faults.values())[:1]
         return left
+
+    def blame(self, cases: list[Case]) -> None:
+        """What these cases raised is a fault, each error once."""
+        for case in cases:
+            fault = self._faults.get(case.name)
+            if fault is not None and not any(fault.text in f.text for f in self._result.faults):
+                text = f"case {case.name}: {self.failed[case.name]}"
+                self._result.faults.append(dataclasses.replace(fault, text=text))

@@ -3,26 +3,39 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
+
+from neuron_readiness.recording import turns
 
 _LEAST_TRAFFIC = 1000  # requests that compilations are spread over, where the pilot counts fewer
 
 
-def propose(rows: list[dict[str, Any]], most: int = 8) -> dict[str, Any]:
+def propose(
+    rows: list[dict[str, Any]], most: int = 8, *, host_computes: bool = False
+) -> dict[str, Any]:
     """For 1, 2, ... buckets whose boundaries are observed shapes: compilations saved against
-    execution added. ``rows``: the shape ledger, with ``dims``, ``cost_s``, ``frequency``,
-    ``compiles`` and ``compile_seconds``.
+    execution added. ``rows``: the shape ledger, with ``dims``, ``frequency``, ``compiles``,
+    ``compile_seconds`` and ``seconds``: by clock, the cost in each round of turns.
+    ``host_computes``: the process's own work is a measure of the device's.
 
     ``suggested``: the option whose compilations and requests together take the least time over
-    ``requests`` requests, and less than separate compilation does; None where none is better.
+    ``requests`` requests, and less than separate compilation does, beyond what is uncertain; None
+    where none is better. ``undecided``: an option may be better, which the times are too uneven to
+    tell.
 
     A request in a bucket costs what the bucket's boundary shape was measured to cost. Only
     families that can be ordered (each dimension of one <= that of the next) can share a bucket.
     """
     requests = max(sum(r["frequency"] for r in rows), _LEAST_TRAFFIC)
-    nothing: dict[str, Any] = {"options": [], "suggested": None, "why_not": ""}
+    nothing: dict[str, Any] = {
+        "options": [],
+        "suggested": None,
+        "undecided": False,
+        "why_not": "",
+    }
     nothing["requests"] = requests
-    usable = [r for r in rows if r["cost_s"] is not None]
+    usable = [r for r in rows if r["seconds"]]
     if len(usable) < 2:
         return nothing
     ordered = sorted(usable, key=lambda r: [x for dims in r["dims"] for x in dims])
@@ -33,8 +46,9 @@ def propose(rows: list[dict[str, Any]], most: int = 8) -> dict[str, Any]:
                 "dimension varies on its own"
             )
             return {**nothing, "why_not": why}
-    options = [_option(ordered, count) for count in range(1, min(most, len(ordered) - 1) + 1)]
-    return {**nothing, "options": options, "suggested": _suggested(options, requests)}
+    counts = range(1, min(most, len(ordered) - 1) + 1)
+    options = [_option(ordered, count, host_computes) for count in counts]
+    return {**nothing, "options": options, **_suggested(options, requests)}
 
 
 def _fits(smaller: list[list[int]], larger: list[list[int]]) -> bool:
@@ -44,49 +58,76 @@ def _fits(smaller: list[list[int]], larger: list[list[int]]) -> bool:
     )
 
 
-def _option(rows: list[dict[str, Any]], count: int) -> dict[str, Any]:
+def _option(rows: list[dict[str, Any]], count: int, host_computes: bool) -> dict[str, Any]:
     """The split into ``count`` consecutive buckets with the least execution, by dynamic
     programming over boundaries."""
-    n = len(rows)
+    clock = "cpu" if host_computes else "wall"
+    cost = [turns.middle(r["seconds"][clock])[0] for r in rows]
     weight = [0.0]
     for r in rows:
         weight.append(weight[-1] + r["frequency"])
     best: list[dict[int, tuple[float, list[int]]]] = [{0: (0.0, [])}]
     for _ in range(count):
         level: dict[int, tuple[float, list[int]]] = {}
-        for end in range(1, n + 1):
+        for end in range(1, len(rows) + 1):
             choices = [
-                (cost + (weight[end] - weight[start]) * rows[end - 1]["cost_s"], [*cuts, end - 1])
-                for start, (cost, cuts) in best[-1].items()
+                (spent + (weight[end] - weight[start]) * cost[end - 1], [*cuts, end - 1])
+                for start, (spent, cuts) in best[-1].items()
                 if start < end
             ]
             if choices:
                 level[end] = min(choices)
         best.append(level)
-    cost, cuts = best[-1][n]
-    exact = sum(r["frequency"] * r["cost_s"] for r in rows)
+    cuts = best[-1][len(rows)][1]
     kept = [rows[i] for i in cuts]
-    seconds = sum(r["compile_seconds"] or 0.0 for r in rows)
-    saved = seconds - sum(r["compile_seconds"] or 0.0 for r in kept)
-    added = (cost - exact) / weight[-1] if weight[-1] else 0.0
+    shares = [_added(rows, cuts, name) for name in turns.CLOCKS]
+    share = turns.best(shares, host_computes=host_computes)
+    saved = sum(r["compile_seconds"] or 0.0 for r in rows)
+    saved -= sum(r["compile_seconds"] or 0.0 for r in kept)
+    dearer = share.tellable and share.seconds > share.seconds_noise
     return {
         "buckets": count,
         "boundaries": [r["family"] for r in kept],
         "compiles_saved": sum(r["compiles"] or 0 for r in rows)
         - sum(r["compiles"] or 0 for r in kept),
         "compile_seconds_saved": saved,
-        "extra_cost": cost / exact - 1.0 if exact else 0.0,
-        "extra_seconds_each": added,
-        # Requests after which separate compilation is cheaper; None: it never is.
-        "break_even": saved / added if added > 0 else None,
+        "extra_cost": share.told(),
+        "by_clock": {s.clock: s.told() for s in shares},
+        "said": turns.said(shares, share),
+        # Requests after which separate compilation is cheaper; None: never, or it cannot be told.
+        "break_even": saved / share.seconds if dearer else None,
     }
 
 
-def _suggested(options: list[dict[str, Any]], requests: float) -> dict[str, Any] | None:
+def _added(rows: list[dict[str, Any]], cuts: list[int], clock: str) -> turns.Share:
+    """What the average request takes more where each is padded to the next boundary."""
+    ends = [next(c for c in cuts if c >= i) for i in range(len(rows))]
+    total = sum(r["frequency"] for r in rows) or 1.0
+    rounds = range(min(len(r["seconds"][clock]) for r in rows))
+
+    def average(of: list[int], number: int) -> float:
+        spent = (
+            r["frequency"] * rows[i]["seconds"][clock][number]
+            for r, i in zip(rows, of, strict=True)
+        )
+        return float(sum(spent)) / total
+
+    own = list(range(len(rows)))
+    exact, padded = ([average(of, n) for n in rounds] for of in (own, ends))
+    return turns.added(exact, padded, clock)
+
+
+def _suggested(options: list[dict[str, Any]], requests: float) -> dict[str, Any]:
     """The option that saves most in compilations beyond what it adds to the requests."""
 
-    def gain(option: dict[str, Any]) -> float:
-        return float(option["compile_seconds_saved"] - requests * option["extra_seconds_each"])
+    def gain(option: dict[str, Any], sign: float) -> float:
+        share = option["extra_cost"]
+        if not share["tellable"]:  # nothing is known of its cost
+            return sign * math.inf
+        each = share["seconds"] - sign * share["seconds_noise"]
+        return float(option["compile_seconds_saved"] - requests * each)
 
-    best = max(options, key=gain)
-    return best if gain(best) > 0 else None
+    best = max(options, key=lambda o: gain(o, -1.0))
+    if gain(best, -1.0) > 0:
+        return {"suggested": best, "undecided": False}
+    return {"suggested": None, "undecided": any(gain(o, 1.0) > 0 for o in options)}

@@ -147,7 +147,7 @@ def _buckets(facts: dict[str, Any]) -> list[tuple[str, Table]]:
             str(o["buckets"]),
             str(o["compiles_saved"]),
             seconds(o["compile_seconds_saved"]),
-            f"{o['extra_cost']:+.1%}",
+            o["said"],
             "; ".join(o["boundaries"]),
         ]
         for o in (facts.get("bucketing") or {}).get("options", [])
@@ -156,7 +156,7 @@ def _buckets(facts: dict[str, Any]) -> list[tuple[str, Table]]:
 
 
 def _dependencies(facts: dict[str, Any]) -> list[tuple[str, Table]]:
-    header = ["where", "kind", "what", "assumes", "on the target", "instead"]
+    header = ["where", "kind", "what", "assumes", "on the target", "runs", "instead"]
     support = {True: "yes", False: "no", None: "to be tried"}
     rows = [
         [
@@ -165,6 +165,7 @@ def _dependencies(facts: dict[str, Any]) -> list[tuple[str, Table]]:
             h["text"],
             h["assumes"],
             support[h["supported"]],
+            h["reach"],
             h["suggestion"],
         ]
         for h in facts.get("hits", [])

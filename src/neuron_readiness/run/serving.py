@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import itertools
-import math
 import os
 import time
 from collections.abc import Callable
@@ -20,9 +19,11 @@ from neuron_readiness.adapters import Adapter, CompileEvent
 from neuron_readiness.context import Context
 from neuron_readiness.pilot import Case
 from neuron_readiness.recording.timing import quantile, summary, timed
+from neuron_readiness.recording.turns import in_turns, middle
 from neuron_readiness.workload import Workload, on_path
 
-_COST_RUNS = 5
+_COST_ROUNDS, _LEAST_COST_ROUNDS = 21, 5
+_COST_S = 30.0
 _OVERHEAD_RUNS, _LEAST_RUNS = 41, 7
 _OVERHEAD_S = 15.0  # for a long step
 _CHECKS = 4  # blocks of the steady loop, between which memory is looked at
@@ -40,6 +41,7 @@ def shape_ledger(context: Context, started: float) -> dict[str, Any]:
     order = sorted(families.items(), key=lambda kv: -sum(c.frequency for c in kv[1]))
     adapter.synchronize()
     rows = [_family(workload, family, cases) for family, cases in order]
+    _costs(workload, [(r, cases[0]) for r, (_, cases) in zip(rows, order, strict=True)])
     return {"rows": rows, "compile_events_known": adapter.compile_events() is not None}
 
 
@@ -55,21 +57,41 @@ def _family(workload: Workload, family: str, cases: list[Case]) -> dict[str, Any
         "tiers": "",
         "first_s": None,
         "cost_s": None,
+        "processor_s": None,
+        "seconds": {},  # by clock, a value for each round
         "error": "",
     }
     last = max((e.number for e in adapter.compile_events() or []), default=-1)
     try:
         row["first_s"], _ = timed(adapter.synchronize, lambda: workload.request(case))
-        costs = [
-            timed(adapter.synchronize, lambda: workload.request(case))[0] for _ in range(_COST_RUNS)
-        ]
-        row["cost_s"] = quantile(costs, 0.5)
+        workload.request(case)
+        adapter.synchronize()
     except Exception as error:
         row["error"] = f"{type(error).__name__}: {error}"[:300]
     events = adapter.compile_events()
     if events is not None:
         row |= _events([e for e in events if e.number > last])
     return row
+
+
+def _costs(workload: Workload, families: list[tuple[dict[str, Any], Case]]) -> None:
+    """Steady cost of the families that run, in turns: they are held against each other."""
+    running = [(row, case) for row, case in families if not row["error"]]
+
+    def step(row: dict[str, Any], case: Case) -> None:
+        try:
+            workload.request(case)
+            workload.adapter.synchronize()
+        except Exception as error:
+            row["error"] = row["error"] or f"{type(error).__name__}: {error}"[:300]
+
+    steps = [partial(step, row, case) for row, case in running]
+    found = in_turns(steps, _COST_ROUNDS, _LEAST_COST_ROUNDS, _COST_S)
+    for (row, _), seconds in zip(running, found, strict=True):
+        if not row["error"]:
+            row["seconds"] = seconds
+            row["cost_s"] = quantile(seconds["wall"], 0.5)
+            row["processor_s"] = quantile(seconds["cpu"], 0.5)
 
 
 def _events(events: list[CompileEvent]) -> dict[str, Any]:
@@ -226,8 +248,5 @@ def recording_overhead(
             times[step].append(clock() - start)
     whole = quantile(times[bare], 0.5)
     gaps = [r - b for r, b in zip(times[recorded], times[bare], strict=True)]
-    middle = quantile(gaps, 0.5)
-    # A median's error from the median absolute deviation, as for a normal distribution.
-    spread = 1.4826 * quantile([abs(g - middle) for g in gaps], 0.5)
-    noise = 2 * 1.2533 * spread / math.sqrt(len(gaps))
-    return Overhead(whole, quantile(times[recorded], 0.5), middle / whole, noise / whole)
+    gap, noise = middle(gaps)
+    return Overhead(whole, quantile(times[recorded], 0.5), gap / whole, noise / whole)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from pathlib import Path
+from functools import partial
 from typing import Any
+
+import torch
 
 from neuron_readiness.context import Context
 from neuron_readiness.evidence import Finding, Severity, StageResult
-from neuron_readiness.inventory import sources, static
-from neuron_readiness.inventory.hit import Hit
+from neuron_readiness.inventory import reach, sources, static
+from neuron_readiness.inventory.hit import NOT_SEEN, Hit
+from neuron_readiness.pilot import Case
 from neuron_readiness.recording import inputs
+from neuron_readiness.recording.attempts import Attempts
 from neuron_readiness.recording.operators import OperatorRecorder, OperatorUse
 from neuron_readiness.workload import Workload
 
@@ -19,22 +23,34 @@ from neuron_readiness.workload import Workload
 def run(context: Context) -> StageResult:
     result = StageResult("inventory", "Inventory of device-specific dependencies")
     pilot = context.pilot
-    workload = Workload(pilot, context.reference)
+    attempts = Attempts(result, context, "")
+    # What is compiled runs eagerly here: its lines and operators are seen one by one.
+    with context.lines, torch.compiler.set_stance("force_eager"):
+        workload = Workload(pilot, context.reference)
+    model = inputs.identity(workload.model)
     files = sources.of_workload(context.pilot_path, pilot.setting("code", []), workload.model)
+    context.lines.also(files)
+    with context.lines, torch.compiler.set_stance("force_eager"):
+        uses, dtypes = reached(context, workload, attempts)
+    attempts.blame(pilot.cases("requests") + pilot.cases("train"))
     hits = [h for f in files for h in static.scan(f, context.device.kind)]
-    uses, dtypes = reached(context, workload)
+    hits = reach.mark(hits, context.lines.of, files, _LATER) if not context.lines.blind else hits
     kinds = Counter(h.kind for h in hits)
     unsupported = [h for h in hits if h.supported is False]
+    unseen = [h for h in hits if h.reach == NOT_SEEN]
     operators = _operators(context, uses)
     unknown = [o for o in operators if o["supported"] is None]
     missing = [o for o in operators if o["supported"] is False]
-    model = inputs.identity(workload.model)
     result.facts = {
         "model": model,
         "files": [str(f) for f in files],
         "hits": [dataclasses.asdict(h) for h in hits],
         "hits_by_kind": dict(kinds),
-        "unsupported": len(unsupported),
+        "hits_by_reach": dict(Counter(h.reach for h in hits)),
+        # What no case reaches is told apart: it may be dead, or a case may be missing.
+        "unsupported": sum(h.reach != NOT_SEEN for h in unsupported),
+        "unsupported_not_seen": sum(h.reach == NOT_SEEN for h in unsupported),
+        "failed_requests": len(attempts.failed),
         "operators": len(operators),
         "operators_without_device_kernel": [o["overload"] for o in missing],
         "operators_unknown": [o["overload"] for o in unknown],
@@ -59,6 +75,7 @@ def run(context: Context) -> StageResult:
         + (", ".join(f"{k} {n}" for k, n in kinds.most_common()) or "none"),
         "syntax trees with imports and aliases resolved",
     )
+    _reach(result, context, unseen)
     result.measured(
         f"{len(operators)} operators reached in the phases {', '.join(result.facts['phases'])}",
         f"a dispatch mode on {context.options.reference}, all cases",
@@ -74,24 +91,60 @@ def run(context: Context) -> StageResult:
     return result
 
 
-def reached(context: Context, workload: Workload) -> tuple[list[OperatorUse], dict[str, int]]:
-    """Operators of every request, and of one training step or loss, by phase and line."""
+# Parts that run in other stages, some of them in other processes.
+_LATER = (
+    "launch", "save_checkpoint", "load_checkpoint", "pad", "unpad", "decide", "scores",
+    "task_metric", "optimizer", "train_step", "loss",
+)  # fmt: skip
+
+
+def _reach(result: StageResult, context: Context, unseen: list[Hit]) -> None:
+    """Which hits are on the path of a request or a step."""
+    if context.lines.blind:
+        result.open("which dependencies are on the path", context.lines.blind)
+        return
+    found = result.facts["hits_by_reach"]
+    if found:
+        result.measured(
+            "of these dependencies: " + ", ".join(f"{n} {kind}" for kind, n in found.items()),
+            "lines of the workload's files that ran: import, model, every request and hard case, "
+            f"a step of each batch or the loss, on {context.options.reference}; unknown is what "
+            "runs in other stages or processes",
+        )
+    if unseen:
+        wrong = result.facts["unsupported_not_seen"]
+        result.open(
+            f"{len(unseen)} dependencies in code that no case ran, {wrong} of them not supported",
+            "add a case that reaches it, or take it out",
+        )
+
+
+def reached(
+    context: Context, workload: Workload, attempts: Attempts
+) -> tuple[list[OperatorUse], dict[str, int]]:
+    """Operators of every request, and of training steps or the loss, by phase and line."""
     adapter = workload.adapter
     recorder = OperatorRecorder(adapter.device, adapter.synchronize)
     pilot = context.pilot
     with recorder:
-        for case in pilot.cases("requests"):
-            workload.request(case, recorder.phase)
+        for case in pilot.cases("requests") + pilot.cases("hard"):
+            attempts(case, partial(workload.request, case, recorder.phase))
     batches = pilot.cases("train")
     if pilot.trains and batches:
         with recorder, recorder.phase("training step"):
-            workload.train(batches[0])
+            for batch in batches[: context.options.train_steps]:
+                attempts(batch, partial(workload.train, batch))
     elif pilot.part("loss") is not None:
+        case = (batches or pilot.cases("requests"))[0]
         with recorder, recorder.phase("loss"):
-            loss = workload.loss((batches or pilot.cases("requests"))[0])
-            if loss is not None and loss.requires_grad:
-                loss.backward()
+            attempts(case, partial(_backward, workload, case))
     return list(recorder.uses.values()), dict(recorder.dtypes)
+
+
+def _backward(workload: Workload, case: Case) -> None:
+    loss = workload.loss(case)
+    if loss is not None and loss.requires_grad:
+        loss.backward()
 
 
 def _operators(context: Context, uses: list[OperatorUse]) -> list[dict[str, Any]]:
@@ -128,9 +181,9 @@ def _support(result: StageResult, missing: list[Any], unknown: list[Any], total:
 
 
 def _finding(hit: Hit) -> Finding:
-    place = Path(hit.file)
     support = {True: "supported", False: "not supported", None: "to be tried"}[hit.supported]
     text = f"{hit.kind}: {hit.text} assumes {hit.assumes or 'nothing'} ({support} on the target)"
-    severity: Severity = "gap" if hit.supported is False else "note"
-    gate = "dependencies" if hit.supported is False else ""
-    return Finding(text, severity, f"{place}:{hit.line}", hit.suggestion, gate)
+    wrong = hit.supported is False and hit.reach != NOT_SEEN
+    severity: Severity = "gap" if wrong else "note"
+    gate = "dependencies" if wrong else ""
+    return Finding(f"{text}; {hit.reach}", severity, hit.place, hit.suggestion, gate)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from neuron_readiness.context import Context
 from neuron_readiness.evidence import Finding, StageResult
 from neuron_readiness.recording import buckets, padding
+from neuron_readiness.run import faults
 from neuron_readiness.workload import path_name
 
 
@@ -40,13 +42,20 @@ def run(context: Context) -> StageResult:
         "families_that_compile": sum(bool(r["compiles"]) for r in rows) if known else None,
         "coverage": [[i + 1, r["cumulative_share"]] for i, r in enumerate(rows)],
         "cache": "empty persistent cache" if environ else "the backend's cache state is not known",
-        "bucketing": buckets.propose(rows),
+        "bucketing": buckets.propose(rows, host_computes=context.device.host_computes()),
         "padding": None,
     }
+    for r in rows:
+        del r["seconds"]  # what came of them is kept
     option = _option(result.facts["bucketing"])
     if option is not None and context.pilot.part("pad") is not None:
         boundaries = [r for r in rows if r["family"] in option["boundaries"]]
-        result.facts["padding"] = padding.examine(context, boundaries)
+        try:
+            result.facts["padding"] = padding.examine(context, boundaries)
+        except Exception as error:  # the pilot's: what was measured stays
+            fault = faults.classify(error, context.pilot_path)
+            result.faults.append(dataclasses.replace(fault, text=f"pad or unpad: {fault.text}"))
+            result.facts["padding"] = {"raised": fault.text}
     _say(result, known)
     return result
 
@@ -99,7 +108,7 @@ def _say(result: StageResult, known: bool) -> None:
 def _option(bucketing: dict[str, Any]) -> dict[str, Any] | None:
     """The bucketing that is suggested, else the one that adds least, to say what it would cost."""
     options = bucketing["options"]
-    cheapest = min(options, key=lambda o: o["extra_cost"], default=None)
+    cheapest = min(options, key=lambda o: o["extra_cost"]["value"], default=None)
     return bucketing["suggested"] or cheapest
 
 
@@ -109,17 +118,24 @@ def _bucketing(result: StageResult, bucketing: dict[str, Any]) -> None:
     assert option is not None
     text = (
         f"{option['buckets']} buckets instead of {families} shapes would save "
-        f"{option['compiles_saved']} compilations ({option['compile_seconds_saved']:.2f} s) and "
-        f"cost {option['extra_cost']:+.1%} execution"
+        f"{option['compiles_saved']} compilations ({option['compile_seconds_saved']:.2f} s); "
+        f"execution added: {option['said']}"
     )
     if option["break_even"] is not None:
         text += f"; after {option['break_even']:,.0f} requests separate compilation is cheaper"
-    result.measured(
-        text, "computed from times measured at the boundary shapes, compilations counted once"
+    how = (
+        "times of the boundary shapes and of each shape itself, taken in turns, median of the "
+        "differences and its 95% interval; compilations counted once"
     )
+    if option["extra_cost"]["tellable"]:
+        result.measured(text, how)
+    else:
+        result.open(text, how)
     over = f"over {bucketing['requests']:,.0f} requests"
     if suggested is not None:
         change = f"pad to {suggested['boundaries']}: less time in all {over}"
+    elif bucketing["undecided"]:
+        change = f"whether padding takes less time in all {over} cannot be told from these times"
     else:
         change = f"compile each shape: {over} padding takes longer than it saves"
     result.findings.append(
@@ -132,11 +148,23 @@ def _padding(result: StageResult) -> None:
     if facts is None:
         result.open("whether padding leaves results unchanged", "the pilot declares no `pad`")
         return
+    if "raised" in facts:
+        result.open("whether padding leaves results unchanged", f"it raised {facts['raised']}")
+        return
+    if not facts["cases"]:
+        result.open("whether padding leaves results unchanged", "no request would be padded")
+        return
     result.measured(
         f"padded requests: {facts['cases'] - facts['failed']} of {facts['cases']} give the result "
         f"of the unpadded one, {facts['wasted_elements']:.0%} of the elements are padding",
         "on the device, with the pilot's `pad` and `unpad`",
     )
+    text = f"added to the average request by padding as the pilot does it: {facts['said']}"
+    how = "one case of each shape, padded and not in turns, `pad` and `unpad` included"
+    if facts["cost"]["tellable"]:
+        result.measured(text, how)
+    else:
+        result.open(text, how)
     for case in facts["changed"]:
         text = f"padding changes the result: {case['problem']}"
         result.findings.append(Finding(text, "gap", f"case {case['case']}", gate="padding"))
