@@ -11,9 +11,13 @@ from typing import Any
 import pytest
 import torch
 
+from neuron_readiness import exits
 from neuron_readiness.context import Context, Options
+from neuron_readiness.pilot import load
 from neuron_readiness.run import launching, training
+from neuron_readiness.run.child import ChildFailed
 from neuron_readiness.stages import operations
+from readiness.support import run_text
 
 JOB = """
 import torch
@@ -154,6 +158,56 @@ def test_a_distributed_job_that_loses_a_rank_restarts(tmp_path: Path) -> None:
     assert facts["survivors"] == ["noticed"]
     assert facts["failed"] == 0
     assert 0 < facts["communication_share"] <= 1
+
+
+class Answers:
+    """Ranks whose restart raises."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, context: Any, world: int, folder: str, resume: bool) -> list[Any]:
+        self.calls += 1
+        if resume:
+            raise ChildFailed('launch exit 1: ValueError: no state\nFile "/p.py", line 3', 1)
+        return [{"answer": {"loss": 1.0}, "seconds": 1.0, "communication_s": None}] * world
+
+
+def test_a_restart_that_fails_keeps_what_the_whole_run_showed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from neuron_readiness.evidence import StageResult
+    from neuron_readiness.recording import ranks
+
+    monkeypatch.setattr(ranks, "_answers", Answers())
+    monkeypatch.setattr(ranks, "_killed", lambda *_: ["noticed"])
+    pilot = tmp_path / "pilot.py"
+    pilot.write_text(LAUNCH)
+    context = Context(pilot, Options(device="cpu"), tmp_path)
+    context.pilot_path = Path("/p.py")
+    context.pilot = load(pilot)
+    result = StageResult("operations", "")
+    facts = ranks.examine(result, context)
+    assert facts["ranks_agree"] and facts["restart_agrees"] is False
+    assert facts["survivors"] == ["noticed"] and facts["failed"] == 1
+    [fault] = result.faults
+    assert (fault.kind, fault.side) == ("pilot-raised", "workload")
+    assert [f.gate for f in result.findings] == ["restart"] and "no state" in fault.text
+
+
+@pytest.mark.full
+def test_a_checkpoint_that_cannot_be_saved_is_the_reason_that_is_told(tmp_path: Path) -> None:
+    text = JOB + FORGETS_RNG.replace(
+        "    torch.save", "    raise OSError('no such bucket')\n    torch.save"
+    )
+    arguments = ("--device", "cpu", "--only", "operations")
+    environ = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    code, record = run_text(tmp_path, text, *arguments, **environ)
+    assert code == exits.FAULTS["pilot-raised"]
+    assert "no such bucket" in record["faults"][0]["text"]
+    recovery = record["items"]["operations"]["facts"]["recovery"]
+    assert (recovery["failed"], recovery["side"]) == (1, "workload")
+    assert record["decision"]["verdict"] == "keep"
 
 
 def test_collectives_at_the_same_time_count_once() -> None:

@@ -70,8 +70,18 @@ def test_a_device_that_is_absent(tmp_path: Path) -> None:
     assert code == exits.FAULTS["device-absent"]
     assert record["decision"]["verdict"] == "continue"
     assert record["items"]["inventory"]["status"] == "done"  # what needs no device is known
-    assert "the device is absent" in record["items"]["correctness"]["reason"]
+    assert "the device 'xpu' is absent" in record["items"]["correctness"]["reason"]
     assert record["decision"]["title"] == "The pilot did not run: nothing is claimed"
+
+
+def test_a_reference_that_is_absent(tmp_path: Path) -> None:
+    environ = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    code, record = run_text(tmp_path, PLAIN, "--device", "cpu", "--reference", "xpu", **environ)
+    assert code == exits.FAULTS["device-absent"]
+    assert [f["kind"] for f in record["faults"]] == ["device-absent"]
+    assert "reference 'xpu' is absent" in record["faults"][0]["text"]
+    assert record["items"]["effort"]["status"] == "done"
+    assert "the reference 'xpu' is absent" in record["items"]["inventory"]["reason"]
 
 
 def test_init_writes_a_pilot_that_loads(tmp_path: Path) -> None:

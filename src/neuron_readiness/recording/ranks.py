@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import tempfile
 from typing import Any
 
 from neuron_readiness.context import Context
 from neuron_readiness.evidence import Finding, StageResult
+from neuron_readiness.run import faults
 from neuron_readiness.run.child import ChildFailed
 
 _KILL_AFTER = 2
@@ -24,30 +26,55 @@ def examine(result: StageResult, context: Context) -> dict[str, Any]:
     ):
         try:
             ran = _answers(context, world, whole_folder, resume=False)
-            facts["survivors"] = _killed(context, world, folder)
-            again = _answers(context, world, folder, resume=True)
         except ChildFailed as error:
-            text = str(error).splitlines()[0]
-            facts |= {"failed": 1, "error": str(error)}
-            result.findings.append(Finding(f"distributed job: {text}", "gap"))
-            result.open("recovery of the distributed job", text)
+            _failed(result, context, facts, error, "the distributed job", "ranks")
             return facts
-    whole, resumed = [r["answer"] for r in ran], [r["answer"] for r in again]
-    _communication(result, facts, ran)
-    facts["ranks_agree"] = all(a == whole[0] for a in whole)
-    facts["restart_agrees"] = resumed == whole
-    facts["survivors_hang"] = facts["survivors"].count("hung")
+        whole = [r["answer"] for r in ran]
+        _communication(result, facts, ran)
+        facts["ranks_agree"] = all(a == whole[0] for a in whole)
+        result.measured(
+            f"{world} ranks {'agree' if facts['ranks_agree'] else 'DISAGREE'}",
+            "what the pilot's `launch` returns on each rank",
+        )
+        if not facts["ranks_agree"]:
+            text = f"ranks return different results: {whole}"[:300]
+            result.findings.append(Finding(text, "gap", gate="ranks"))
+        try:
+            facts["survivors"] = _killed(context, world, folder)
+            facts["survivors_hang"] = facts["survivors"].count("hung")
+            again = [r["answer"] for r in _answers(context, world, folder, resume=True)]
+        except ChildFailed as error:
+            facts["restart_agrees"] = False
+            _failed(result, context, facts, error, "the restarted distributed job", "restart")
+            return facts
+    facts["restart_agrees"] = again == whole
     result.measured(
-        f"{world} ranks {'agree' if facts['ranks_agree'] else 'DISAGREE'}; after the last rank was "
-        f"killed the others: {', '.join(facts['survivors']) or 'none'}; a restart reaches "
+        "after the last rank was killed the others: "
+        f"{', '.join(facts['survivors']) or 'none'}; a restart reaches "
         f"{'the same' if facts['restart_agrees'] else 'ANOTHER'} result",
         "what the pilot's `launch` returns on each rank",
     )
-    if not facts["ranks_agree"]:
-        result.findings.append(Finding(f"ranks return different results: {whole}"[:300], "gap"))
     if not facts["restart_agrees"]:
-        result.findings.append(Finding("a restarted job reaches another result", "gap"))
+        text = "a restarted job reaches another result"
+        result.findings.append(Finding(text, "gap", gate="restart"))
     return facts
+
+
+def _failed(
+    result: StageResult,
+    context: Context,
+    facts: dict[str, Any],
+    error: ChildFailed,
+    what: str,
+    gate: str,
+) -> None:
+    """Whose fault it is, and what it leaves open; what was learnt before stays."""
+    fault = faults.of_child(error, context.pilot_path)
+    text = f"{what}: {fault.text}"
+    facts |= {"failed": 1, "error": str(error), "side": fault.side}
+    result.faults.append(dataclasses.replace(fault, text=text))
+    result.findings.append(Finding(text, "gap", gate=gate))
+    result.open(f"recovery of {what}", fault.text)
 
 
 def _communication(result: StageResult, facts: dict[str, Any], ran: list[dict[str, Any]]) -> None:

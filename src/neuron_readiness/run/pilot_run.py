@@ -18,7 +18,7 @@ from neuron_readiness.report import render
 from neuron_readiness.run import faults, store
 from neuron_readiness.run.progress import Progress
 from neuron_readiness.run.supervisor import Limits, Outcome, supervise
-from neuron_readiness.stages import ALWAYS, STAGES
+from neuron_readiness.stages import ALWAYS, STAGES, absent
 
 
 @dataclasses.dataclass
@@ -100,12 +100,11 @@ def build(
     found: list[Fault],
     previous: dict[str, Any] | None,
 ) -> dict[str, Any]:
-    absent = results.get("environment", {}).get("facts", {}).get("device", {}).get("absent")
+    environment = results.get("environment", {}).get("facts", {})
     lost = {id(f): n for n, f in [*outcome.lost.items(), *outcome.forked.items()]}
     found = list(found)
-    if absent:
-        text = f"device {request.options['device']!r} is absent: {absent}"
-        found.append(Fault("device-absent", text, "infrastructure"))
+    missing = {absent(stage, environment) for stage in STAGES} - {""}
+    found += [Fault("device-absent", text, "infrastructure") for text in sorted(missing)]
     stages = [lost.get(id(f), "") for f in found]
     try:
         table.changed(table.load(request.gates), _declared(results).get("gates") or {})
@@ -120,7 +119,7 @@ def build(
         pilot=request.pilot,
         pilot_sha256=pilot.digest(request.pilot),
         options=request.options,
-        reasons=_reasons(request, results, outcome, absent),
+        reasons=_reasons(request, results, outcome, environment),
         faults=[{**dataclasses.asdict(f), "stage": n} for f, n in zip(found, stages, strict=True)],
         gates=request.gates,
         previous=previous,
@@ -138,7 +137,10 @@ def _declared(results: dict[str, Any]) -> dict[str, Any]:
 
 
 def _reasons(
-    request: Request, results: dict[str, Any], outcome: Outcome, absent: str | None
+    request: Request,
+    results: dict[str, dict[str, Any]],
+    outcome: Outcome,
+    environment: dict[str, Any],
 ) -> dict[str, str]:
     """Why each stage without a result has none."""
     broken = results.get("pilot", {}).get("faults") or [
@@ -150,8 +152,8 @@ def _reasons(
             reasons[stage.name] = outcome.lost[stage.name].text
         elif broken:
             reasons[stage.name] = f"nothing could run: {broken[0]['text']}"
-        elif absent and stage.needs_device:
-            reasons[stage.name] = f"the device is absent: {absent}"
+        elif why := absent(stage, environment):
+            reasons[stage.name] = f"the {why}"
         elif outcome.interrupted:
             reasons[stage.name] = "the run was interrupted"
         elif request.only and stage.name not in request.only:

@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
 
 
 # Not an item of the record: what the pilot is, or why it cannot be loaded.
-_PILOT = stages.Stage("pilot", "The pilot", needs_device=False)
+_PILOT = stages.Stage("pilot", "The pilot", needs=())
 
 
 def _send(fd: int, event: dict[str, Any]) -> None:
@@ -72,8 +72,7 @@ def run_stages(context: Context, names: list[str], force: list[str], tell: Any) 
             continue
         if not wanted:
             continue
-        absent = context.earlier.get("environment", {}).get("device", {}).get("absent")
-        if absent and stage.needs_device:
+        if stages.absent(stage, context.earlier.get("environment", {})):
             continue  # the record says that it is open, and why
         tell({"event": "begin", "stage": stage.name})
         store.forget(stage.name)  # what a crash leaves must not be an older result

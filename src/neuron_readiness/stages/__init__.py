@@ -10,11 +10,11 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """``needs_device``: left open where the device is absent."""
+    """Left open where a side that it needs is absent."""
 
     name: str
     title: str
-    needs_device: bool = True
+    needs: tuple[str, ...] = ("device", "reference")
 
     def load(self) -> Callable[..., Any]:
         return importlib.import_module(f"neuron_readiness.stages.{self.name}").run
@@ -22,9 +22,9 @@ class Stage:
 
 # In the order in which they run. The decision is made from the record, by `gates`.
 STAGES: tuple[Stage, ...] = (
-    Stage("environment", "Environment identity", needs_device=False),
-    Stage("inventory", "Inventory of device-specific dependencies", needs_device=False),
-    Stage("effort", "Effort", needs_device=False),
+    Stage("environment", "Environment identity", needs=()),
+    Stage("inventory", "Inventory of device-specific dependencies", needs=("reference",)),
+    Stage("effort", "Effort", needs=()),
     Stage("correctness", "Correctness"),
     Stage("execution", "Execution path"),
     Stage("kernels", "Custom kernels"),
@@ -36,3 +36,13 @@ STAGES: tuple[Stage, ...] = (
 BY_NAME: dict[str, Stage] = {s.name: s for s in STAGES}
 # Run every time: a stored result of another stage counts only for what these find.
 ALWAYS = ("environment", "pilot")
+
+
+def absent(stage: Stage, environment: dict[str, Any]) -> str:
+    """Why a stage cannot run on this machine, in words; "" if it can. ``environment``: the facts of
+    that stage."""
+    for side in stage.needs:
+        facts = environment.get(side, {})
+        if facts.get("absent"):
+            return f"{side} {facts.get('name')!r} is absent: {facts['absent']}"
+    return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -40,18 +41,15 @@ def _recovery(result: StageResult, context: Context, folder: Path) -> dict[str, 
     facts: dict[str, Any] = {"steps": steps, "saved_after": saved, "failed": 0}
     try:
         context.child("train", {**common, "journal": str(journals["whole"])}, {})
-        killed = context.start(
-            "train",
+        facts["killed_by_signal"] = _killed(
+            context,
             {
                 **common,
                 "journal": str(journals["killed"]),
                 "save_after": saved,
                 "kill_after": saved + 1,
             },
-            {},
         )
-        facts["killed_by_signal"] = killed.wait(context.options.child_timeout_s)
-        killed.close()
         resumed = {**common, "journal": str(journals["resumed"]), "resume": True}
         context.child("train", resumed, {})
     except ChildFailed as error:
@@ -67,8 +65,25 @@ def _recovery(result: StageResult, context: Context, folder: Path) -> dict[str, 
     return facts
 
 
+def _killed(context: Context, arguments: dict[str, Any]) -> int:
+    """Runs the job that kills itself after its checkpoint; the signal that it died of.
+
+    Raises:
+        ChildFailed: it ended in another way, or before its checkpoint was there.
+    """
+    try:
+        context.child("train", arguments, {})
+    except ChildFailed as error:
+        saved = {e["event"] for e in _read(Path(arguments["journal"]))} >= {"saved"}
+        if error.returncode == -signal.SIGKILL and saved:
+            return signal.SIGKILL
+        raise
+    raise ChildFailed("train ended before it could be killed", 0)
+
+
 def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line) for line in lines]
 
 
 def judge(journals: dict[str, list[dict[str, Any]]], saved: int, steps: int) -> dict[str, Any]:
