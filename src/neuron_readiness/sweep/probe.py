@@ -10,9 +10,11 @@ from typing import Any
 
 from neuron_readiness import trees
 from neuron_readiness.adapters import Adapter
-from neuron_readiness.sweep import capturing, running, sensitivity
+from neuron_readiness.sweep import capturing, memory, running, sensitivity
 from neuron_readiness.sweep.results import COLUMNS
 from neuron_readiness.sweep.sources import Built, load
+
+_BUILDING = 6 << 30  # bytes that finding a reduction and inputs may take
 
 
 def probe(
@@ -42,7 +44,8 @@ def probe(
     started = time.perf_counter()
     tell({**row, "at": "loads"})
     try:
-        built = load(source).build(name)
+        with memory.bounded(_BUILDING):
+            built = load(source).build(name)
     except Exception as error:
         row |= {"loads": False, "errors": {"loads": running.said(error)}}
         return {**row, "seconds": time.perf_counter() - started}

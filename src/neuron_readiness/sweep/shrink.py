@@ -196,6 +196,8 @@ def _number(key: str, value: int, divisor: int) -> int:
         return min(value, 8)
     if key in ("max_position_embeddings", "n_positions", "max_source_positions", "max_length"):
         return min(value, 512)
+    if key == "max_text_length":  # of a decoder that makes all of its steps in one forward
+        return min(value, 8)
     if key.endswith("intermediate_size") and value % divisor and value >= 32:
         return max(8, value // divisor // 8 * 8)  # bound to no other width
     if key.endswith("head_dim") or (_WIDTH.search(key) and not _NOT_WIDTH.search(key)):

@@ -114,3 +114,7 @@ def test_an_entry_that_a_class_lacks_is_given_to_the_part_that_lacks_it() -> Non
     assert not mend(whole, lacks)  # it has it now
     assert not mend(whole, AttributeError("'TextConfig' object has no attribute 'anything'"))
     assert not mend(whole, ValueError("'TextConfig' object has no attribute 'dropout'"))
+
+
+def test_a_decoder_that_makes_its_steps_in_one_forward_makes_few() -> None:
+    assert shrink({"max_text_length": 500}, 16) == {"max_text_length": 8}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import itertools
+import re
+import traceback
 from typing import Any
 
 from neuron_readiness.sweep.shrink import DIVISORS, shrink
 from neuron_readiness.sweep.sources import Built, CannotBuild
+from neuron_readiness.sweep.sources.diffusion_inputs import TEXT, candidates, runs
 from neuron_readiness.sweep.sources.torchvision_shim import why_not
 
 _MOST_PARAMETERS = 60_000_000
@@ -39,10 +42,12 @@ def build(name: str) -> Built:
         for key, p in inspect.signature(cls.__init__).parameters.items()
         if p.default is not inspect.Parameter.empty
     }
-    first: Exception | None = None
-    for divisor in DIVISORS:
+    failed: list[Exception] = []
+    for divisor, fill in itertools.product(DIVISORS, (False, True)):
         try:
             entries = _reduced(defaults, divisor)
+            if fill:
+                entries = _filled(entries, cls)
             with torch.device("meta"):
                 count = sum(p.numel() for p in cls(**entries).parameters())
             if count > _MOST_PARAMETERS:
@@ -50,68 +55,104 @@ def build(name: str) -> Built:
             torch.manual_seed(0)
             model = cls(**entries).eval()
         except Exception as error:
-            first = first or error
+            failed.append(error)
             continue
-        for recipe, kwargs in _candidates(model):
+        for recipe, guess in candidates(model):
             try:
-                with torch.no_grad():
-                    model(**kwargs)
+                kwargs = runs(model, guess)
             except Exception as error:
-                first = first or error
+                failed.append(error)
                 continue
-            return Built(model, kwargs, name, recipe, f"1/{divisor}", count)
-    first = first or CannotBuild("no reduction was tried")
-    raise CannotBuild(f"{type(first).__name__}: {str(first).strip()[:300]}") from first
+            words = f"1/{divisor}, defaults filled" if fill else f"1/{divisor}"
+            return Built(model, kwargs, name, recipe, words, count)
+    furthest = max(failed, key=_depth)
+    raise CannotBuild(f"{type(furthest).__name__}: {str(furthest).strip()[:300]}") from furthest
+
+
+def _depth(error: Exception) -> int:
+    """How deep in the model it was raised: the attempt that came furthest says most."""
+    return len(traceback.extract_tb(error.__traceback__))
+
+
+_KEPT = re.compile(r"pos_embed_max_size|num_embeds|axes_dims?|rope_axes_dim|axes_dims_rope")
+_DEEP = re.compile(r"num_\w*(layers|blocks)(_per_block)?")
+_WIDTH = re.compile(r"ch|\w*_channel")
+_HEADS = ("num_attention_heads", "n_heads", "num_heads", "heads")
+_AXES = re.compile(r"axes_dims?(_rope)?|rope_axes_dim|rope_dim_list")
 
 
 def _reduced(defaults: dict[str, Any], divisor: int) -> dict[str, Any]:
     """As for any configuration; and where a width is a count of heads times their size, which
-    positions depend on, the count is what is reduced."""
+    positions depend on, the count is what is reduced, and what is as wide stays as wide."""
     entries = shrink(defaults, divisor)
-    for key in ("num_attention_heads", "num_single_layers", "num_refiner_layers"):
-        if isinstance(entries.get(key), int):
-            entries[key] = min(entries[key], 2)
-    for key in ("attention_head_dim", "axes_dims_rope"):
-        if key in defaults and "num_attention_heads" in defaults:
-            entries[key] = defaults[key]
-    for key in ("norm_num_groups", "num_groups"):
-        if isinstance(entries.get(key), int):
-            entries[key] = min(entries[key], 4)
+    for key, value in defaults.items():
+        if _KEPT.fullmatch(key):
+            entries[key] = value
+        elif type(value) is not int:
+            continue
+        elif key in _HEADS or _DEEP.fullmatch(key):
+            entries[key] = min(value, 2)
+        elif _WIDTH.fullmatch(key):
+            entries[key] = max(value // divisor, min(value, 4))
+        elif key in ("norm_num_groups", "num_groups"):
+            entries[key] = min(value, 4)
+        elif key in ("max_text_seq_length", "text_len", "text_len_t5"):
+            entries[key] = TEXT
+    heads = next((k for k in _HEADS if isinstance(defaults.get(k), int)), None)
+    size = defaults.get("attention_head_dim")
+    axes = next((v for k, v in defaults.items() if _AXES.fullmatch(k) and v), ())
+    for key, value in defaults.items():
+        if heads is not None and key.endswith("heads") and type(value) is int:
+            entries[key] = min(value, entries[heads])
+    if heads is not None and (isinstance(size, int) or axes):
+        if isinstance(size, int):
+            entries["attention_head_dim"] = size
+        else:
+            size = sum(axes)
+        for key, value in defaults.items():
+            if value == defaults[heads] * size:
+                entries[key] = entries[heads] * size
+        if "cross_attention_head_dim" in defaults:
+            entries["cross_attention_head_dim"] = size
+            entries["num_cross_attention_heads"] = entries[heads]
     return entries
 
 
-def _candidates(model: Any) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Latents of an image, of a video, of audio, or as tokens, with what else the forward takes."""
-    import torch
+# What a constructor requires or leaves at None, and the model needs.
+_NEEDED: dict[str, Any] = {
+    "in_channels": 4,
+    "out_channels": 4,
+    "latent_channels": 4,
+    "block_out_channels": (32, 64),
+    "layers_per_block": 1,
+    "spatial_compression_ratio": 2,
+    "sample_size": 16,
+    "patch_size": 2,
+    "patch_size_t": 1,
+    "num_attention_heads": 2,
+    "attention_head_dim": 16,
+    "cross_attention_dim": 32,
+    "cross_attention_dim_t5": 32,
+    "caption_channels": (32, 32),
+    "text_embed_dim": 32,
+    "text_embed_dim_t5": 32,
+    "hidden_size": 32,
+    "time_position_encoding_type": "2d_rope",
+    "text_encoder_dim": 32,
+    "text_encoder_1_dim": 32,
+    "langauge_model_dim": 32,
+    "conditioning_dim": 32,
+    "min_value": 0,
+    "max_value": 10,
+    "prefix_length": 4,
+    "prefix_inner_dim": 32,
+    "prefix_hidden_dim": 32,
+    "num_embeds_ada_norm": 8,
+}
 
-    takes = inspect.signature(model.forward).parameters
-    config = model.config
-    size = config.get("sample_size") or 16
-    size = min(size if isinstance(size, int) else size[0], 32)
-    channels = config.get("in_channels") or 3
-    make = torch.Generator().manual_seed(0)
-    more: dict[str, Any] = {}
-    if "timestep" in takes:
-        more["timestep"] = torch.tensor([1])
-    width = next(
-        (w for k in ("cross_attention_dim", "joint_attention_dim", "text_dim", "caption_channels")
-         if isinstance(w := config.get(k), int)), None,
-    )  # fmt: skip
-    if "encoder_hidden_states" in takes and width is not None:
-        more["encoder_hidden_states"] = torch.randn(1, 8, width, generator=make)
-    pooled = config.get("pooled_projection_dim")
-    if "pooled_projections" in takes and isinstance(pooled, int):
-        more["pooled_projections"] = torch.randn(1, pooled, generator=make)
-    if "img_ids" in takes and "txt_ids" in takes:
-        more |= {"img_ids": torch.zeros(16, 3), "txt_ids": torch.zeros(8, 3)}
-    if "guidance" in takes and config.get("guidance_embeds"):
-        more["guidance"] = torch.ones(1)
-    shapes = {
-        "image latents": (1, channels, size, size),
-        "video latents": (1, channels, 5, size, size),
-        "tokens": (1, 16, channels),
-        "audio latents": (1, channels, 64),
-    }
-    argument = next(iter(takes))
-    for recipe, shape in shapes.items():
-        yield recipe, {argument: torch.randn(shape, generator=make), **more}
+
+def _filled(entries: dict[str, Any], cls: Any) -> dict[str, Any]:
+    """``entries`` with what the constructor of ``cls`` requires or leaves at None, where known."""
+    takes = inspect.signature(cls.__init__).parameters
+    needed = {k: v for k, v in _NEEDED.items() if k in takes and entries.get(k) is None}
+    return {**entries, **needed}
