@@ -51,6 +51,12 @@ DEVICE_FILE = """
             while True:
                 signal.pause()
 
+        def test_interrupts(self, device):
+            raise KeyboardInterrupt
+
+        def test_leaves(self, device):
+            os._exit(0)
+
         def test_left_out(self, device):
             raise AssertionError("it ran")
 
@@ -67,6 +73,9 @@ DEVICE_FILE = """
 """
 
 
+FILES = ("test_things.py", "test_broken.py", "test_dies.py", "test_plain.py")
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     source = tmp_path / "pytorch"
@@ -76,6 +85,8 @@ def checkout(tmp_path: Path) -> Path:
     (source / "version.txt").write_text("2.13.0a0\n")
     (source / "test" / "test_things.py").write_text(textwrap.dedent(DEVICE_FILE))
     (source / "test" / "test_broken.py").write_text("import no_such_helper_of_upstream\n")
+    (source / "test" / "test_dies.py").write_text("import os\nos._exit(0)\n")
+    (source / "test" / "test_plain.py").write_text("def test_on_the_host(): pass\n")
     return source
 
 
@@ -93,14 +104,15 @@ def outcomes(results: Path) -> dict[str, str]:
     return {row["test"].rpartition("::")[2]: row["outcome"] for row in rows}
 
 
-@pytest.mark.full  # six processes that import torch's test suite
+@pytest.mark.full  # ten processes that import torch's test suite
 def test_one_outcome_for_each_test(checkout: Path, tmp_path: Path) -> None:
     results = tmp_path / "results"
     exclude = tmp_path / "exclude.json"
     exclude.write_text(json.dumps([{"test": "*::test_left_out_*", "reason": "needs a printer"}]))
     options = ("--pytorch-src", checkout, "--results", results, "--exclude", exclude)
-    done = run(*options, "--timeout", "20", "test_things.py", "test_broken.py")
+    done = run(*options, "--timeout", "20", *FILES)
     assert done.returncode == 1, done.stderr
+    assert "test_plain.py: no test that is made for the device" in done.stderr
     assert outcomes(results) == {
         "test_add_neuron_float32": "passed",
         "test_add_neuron_int64": "passed",
@@ -108,17 +120,21 @@ def test_one_outcome_for_each_test(checkout: Path, tmp_path: Path) -> None:
         "test_differs_neuron": "failed",
         "test_expected_neuron": "skipped by upstream",
         "test_hang_neuron": "timed out",
+        "test_interrupts_neuron": "crashed",
+        "test_leaves_neuron": "crashed",
         "test_left_out_neuron": "skipped by us",
         "test_of_another_device_neuron": "skipped by upstream",
         "test_skipped_neuron": "skipped by upstream",
         "test_zz_last_neuron": "passed",
         "test_broken.py": "failed",
+        "test_dies.py": "failed",
     }
+    assert "while it was imported: the process ended with status #" in done.stdout
     assert "SIGSEGV" in done.stdout and "no answer in # s" in done.stdout
     assert "skipped by us: needs a printer" in done.stdout
     assert "no_such_helper_of_upstream" in done.stdout
     all_line = next(line for line in done.stdout.splitlines() if line.startswith("all"))
-    assert all_line.split() == ["all", "11", "3", "2", "3", "1", "1", "1", "27.3%"]
+    assert all_line.split() == ["all", "14", "3", "3", "3", "1", "3", "1", "21.4%"]
 
     # What has an outcome is not run again; what lost its line is.
     journal = results / "journal.jsonl"

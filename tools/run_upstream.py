@@ -133,15 +133,21 @@ class _File:
                 break
 
     def _collect(self) -> list[str]:
-        tests: list[str] = []
+        tests: list[str] | None = None
+        broken = False
         for message in self._messages([], collect=True, timeout=IMPORT_S):
             if "collected" in message:
                 tests = message["collected"]
             elif "broken" in message:
+                broken = True
                 self._broken(message["detail"], message["text"])
-            elif "lost" in message:
+            elif "lost" in message and tests is None and not broken:
                 self._broken(f"while it was imported: {message['lost']}", "")
-        return tests
+        if tests == [] and not broken:
+            print(
+                f"{self.name}: no test that is made for the device (--all: others)", file=sys.stderr
+            )
+        return tests or []
 
     def _broken(self, reason: str, text: str) -> None:
         if not any(r["file"] == self.name and r["test"] == self.name for r in read(self.journal)):
@@ -245,7 +251,7 @@ def _follow(
     if process.returncode < 0:
         name = signal.Signals(-process.returncode).name
         yield {"lost": f"the process died of {name}", "timeout": False}
-    elif process.returncode > 5:  # pytest's own are 0 to 5
+    else:  # whichever status: a test may have ended the process with one of pytest's own
         yield {"lost": f"the process ended with status {process.returncode}", "timeout": False}
 
 
