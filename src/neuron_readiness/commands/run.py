@@ -91,5 +91,7 @@ def main(options: argparse.Namespace) -> int:
     if record["drift"] and record["drift"][0]["name"] == "stored results":
         changed = ", ".join(r["name"] for r in record["drift"][1:5]) or "an older format"
         print(f"  dropped: earlier results of {record['drift'][0]['before']} (changed: {changed})")
-    print(f"record: {out}/record.json   report: {out}/report.html")
+    # A full disk leaves fewer of them.
+    written = [f for f in ("record.json", "report.html", "report.md") if (out / f).exists()]
+    print("   ".join(f"{out}/{f}" for f in written[:2]) or "nothing could be written")
     return int(record["exit_code"])
