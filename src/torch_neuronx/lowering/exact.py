@@ -47,7 +47,7 @@ EXACT = _words("""
 """)
 MOVES = _words("""
     broadcast_in_dim reshape transpose squeeze expand_dims slice dynamic_slice gather concatenate
-    pad rev copy copy_p dynamic_update_slice
+    pad rev copy copy_p dynamic_update_slice optimization_barrier
 """)
 _CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr",
           "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}  # fmt: skip

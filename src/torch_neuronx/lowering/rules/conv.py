@@ -17,6 +17,7 @@ from jax import lax
 
 from torch_neuronx.lowering import handlers
 from torch_neuronx.lowering.dtypes import cast, dtype_name, np_dtype, op_math
+from torch_neuronx.lowering.layout import behind_barrier, flat
 from torch_neuronx.lowering.table import lowers
 
 _MOST_SLICES = 64
@@ -321,18 +322,12 @@ def _backward_gains(
     return _forward_gains(x, w, stride, padding, dilation, transposed, groups)
 
 
-def _flat(x: Any) -> Any:
-    """``x`` behind a barrier on the array as it lies."""
-    return lax.optimization_barrier(x.reshape(-1)).reshape(x.shape)
-
-
 def _converted(x: Any, dtype: str) -> Any:
     """``x`` in another dtype, element by element as it lies: over dimensions of 3 by 3 XLA's loops
     are slow (512 x 512 x 3 x 3 from bfloat16: 5.3 ms, flat 0.5)."""
     if dtype_name(x) == dtype:
         return x
-    flat = cast(lax.optimization_barrier(x.reshape(-1)), dtype)
-    return lax.optimization_barrier(flat).reshape(x.shape)
+    return lax.optimization_barrier(cast(flat(x), dtype)).reshape(x.shape)
 
 
 def _input_gradient(
@@ -354,8 +349,8 @@ def _input_gradient(
     if groups == 1 and _patches_pay(x, w, *geometry):
         # Behind barriers, or XLA transposes the product, and so the weight, after all.
         positions = jnp.moveaxis(g, 0, -1).reshape(g.shape[1], -1)  # as in _columns
-        rows = _flat(w).reshape(w.shape[0], -1)
-        grads = _flat(lax.dot_general(positions.T, rows, (((1,), (0,)), ((), ()))))
+        rows = behind_barrier(w).reshape(w.shape[0], -1)
+        grads = behind_barrier(lax.dot_general(positions.T, rows, (((1,), (0,)), ((), ()))))
 
         def columns(a: Any) -> Any:
             return _columns(a, w.shape[2:], g.shape[2:], *geometry)

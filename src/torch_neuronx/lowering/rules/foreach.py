@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_neuronx.lowering.dtypes import cast, op_math
+from torch_neuronx.lowering.layout import flat_row, unflat
 
 # matmul, pointwise and unary are imported for the rules that they register.
 from torch_neuronx.lowering.rules import matmul, pointwise, reduce, unary  # noqa: F401
@@ -28,7 +29,13 @@ def _call(rule: Rule, args: tuple[Any, ...], out: Any, checks: Any) -> Any:
     return rule.function(*args, **{k: offered[k] for k in rule.wants})
 
 
-def _each(names: list[str], base: str, columns: Callable[..., list[Any]], **marks: Any) -> None:
+def _each(
+    names: list[str],
+    base: str,
+    columns: Callable[..., list[Any]],
+    elementwise: bool = True,
+    **marks: Any,
+) -> None:
     """Register overloads whose per-tensor call of ``base`` takes the given argument columns.
 
     ``columns`` maps the arguments to one list per argument of ``base``: tuples hold one entry a
@@ -41,7 +48,9 @@ def _each(names: list[str], base: str, columns: Callable[..., list[Any]], **mark
         results = []
         for i, one in enumerate(_outputs(out)):
             row = tuple(c[i] if isinstance(c, tuple) else c for c in columns(*args))
-            results.append(_call(rule, row, one, checks))
+            row, one, shape = flat_row(row, one) if elementwise else (row, one, None)
+            result = _call(rule, row, one, checks)
+            results.append(result if shape is None else unflat(cast(result, one.dtype), shape))
         return results
 
 
@@ -107,7 +116,7 @@ _each(
     _pair,
     static=("exponent",),
 )
-_each(["aten::_foreach_mm"], "aten::mm", _pair)
+_each(["aten::_foreach_mm"], "aten::mm", _pair, elementwise=False)
 _each(
     [f"aten::_foreach_lerp.{o}" for o in ("List", "Scalar", "ScalarList")],
     "aten::lerp.Tensor",

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_neuronx.lowering.dtypes import REDUCED_FLOATS, cast, dtype_name, op_math
+from torch_neuronx.lowering.layout import behind_barrier
 from torch_neuronx.lowering.rules.pointwise import is_one
 from torch_neuronx.lowering.table import lowers
 
@@ -22,7 +23,7 @@ def laid_out(x: Any) -> Any:
     """
     if dtype_name(x) != "bfloat16" or x.ndim < 2 or x.size == 0:
         return x
-    return lax.optimization_barrier(x.reshape(-1)).reshape(x.shape)
+    return behind_barrier(x)
 
 
 def product(a: Any, b: Any, batch: int = 0) -> Any:

@@ -11,15 +11,37 @@ nothing. Results are the mutated lists in the schema's order.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
 
 from torch_neuronx.lowering.dtypes import cast, dtype_name, op_math
+from torch_neuronx.lowering.layout import flat, is_narrow, unflat
 from torch_neuronx.lowering.table import lowers
 
 Tensors = tuple[Any, ...]
+
+
+def _in_line(rule: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    """The rule of an optimiser, which computes element by element, on flat arrays."""
+
+    @functools.wraps(rule)
+    def function(self: Tensors, *args: Any) -> tuple[Any, ...]:
+        lists = [tuple(map(_flat, a)) if isinstance(a, tuple) else a for a in (self, *args)]
+        return tuple([_as(p, x) for p, x in zip(self, made, strict=False)] for made in rule(*lists))
+
+    return function
+
+
+def _flat(x: Any) -> Any:
+    return flat(x) if is_narrow(x.shape) else x
+
+
+def _as(param: Any, x: Any) -> Any:
+    """A result in the parameter's shape; step counts are numbers."""
+    return unflat(x, param.shape) if is_narrow(param.shape) and x.ndim else x
 
 
 def _double(x: Any) -> Any:
@@ -110,11 +132,12 @@ def _adam(decoupled: bool) -> Callable[..., Any]:
     return rule
 
 
-lowers("aten::_fused_adam", "aten::_fused_adam.tensor_lr", exact=True)(_adam(False))
-lowers("aten::_fused_adamw", "aten::_fused_adamw.tensor_lr", exact=True)(_adam(True))
+lowers("aten::_fused_adam", "aten::_fused_adam.tensor_lr", exact=True)(_in_line(_adam(False)))
+lowers("aten::_fused_adamw", "aten::_fused_adamw.tensor_lr", exact=True)(_in_line(_adam(True)))
 
 
 @lowers("aten::_fused_sgd", "aten::_fused_sgd.tensor_lr", exact=True)
+@_in_line
 def fused_sgd(
     self: Tensors,
     grads: Tensors,
@@ -183,6 +206,7 @@ def _adagrad(
 
 
 @lowers("aten::_fused_adagrad", exact=True)
+@_in_line
 def fused_adagrad(
     self: Tensors,
     grads: Tensors,
@@ -205,6 +229,7 @@ def fused_adagrad(
 
 
 @lowers("aten::_fused_adagrad.tensor_lr", exact=True)
+@_in_line
 def fused_adagrad_tensor_lr(
     self: Tensors,
     grads: Tensors,

@@ -1,0 +1,92 @@
+"""Arrays as they lie: element-wise operators over narrow innermost dimensions run flat."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import torch_neuronx
+from support import assert_same, no_fallback, to_device
+from torch_neuronx.lowering.layout import flat_row, is_narrow
+from torch_neuronx.lowering.program import Array
+
+SHAPES = [(5, 4, 3, 3), (7, 31), (2, 3, 1), (0, 3), (4, 32), (6,), ()]
+
+
+def test_narrow_shapes() -> None:
+    assert [is_narrow(s) for s in SHAPES] == [True, True, True, False, False, False, False]
+
+
+def test_rows_that_broadcast_stay_as_they_are() -> None:
+    import jax.numpy as jnp
+
+    out = Array("float32", (2, 3))
+    row = (jnp.ones((2, 3)), jnp.ones((1, 3)))
+    assert flat_row(row, out) == (row, out, None)
+    (a, b), flat_out, shape = flat_row((jnp.ones((2, 3)), 2.0), out)
+    assert a.shape == (6,) and b == 2.0
+    assert flat_out == Array("float32", (6,)) and shape == (2, 3)
+    assert flat_row((1.0, 2.0), out) == ((1.0, 2.0), out, None)
+
+
+def lists(dtype: torch.dtype) -> list[list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    return [[torch.rand(s, generator=generator).to(dtype) for s in SHAPES] for _ in range(3)]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_foreach_over_narrow_tensors(dtype: torch.dtype) -> None:
+    def run(x: list[torch.Tensor], y: list[torch.Tensor], z: list[torch.Tensor]) -> object:
+        torch._foreach_lerp_(x, y, 0.25)
+        torch._foreach_mul_(x, [0.5 + i for i in range(len(x))])
+        torch._foreach_addcmul_(x, y, z, 0.5)
+        torch._foreach_addcdiv_(x, y, torch._foreach_add(z, 1), [0.1] * len(x))
+        return x, torch._foreach_sqrt(z), torch._foreach_maximum(y, z), torch._foreach_norm(x[:1])
+
+    expected = run(*lists(dtype))
+    with no_fallback():
+        assert_same(run(*to_device(lists(dtype))), expected)
+
+
+def test_foreach_products_of_square_matrices() -> None:
+    a, b = ([torch.randn(3, 3) for _ in range(2)] for _ in range(2))
+    assert_same(torch._foreach_mm(*to_device([a, b])), torch._foreach_mm(a, b))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "SGD", "Adagrad"])
+def test_optimizers_over_narrow_parameters(name: str, fused: bool) -> None:
+    def train(device: str) -> list[torch.Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        parameters = [
+            torch.nn.Parameter(torch.randn(s, generator=generator).to(device))
+            for s in ((4, 3, 3, 3), (4,), (2, 40))
+        ]
+        kind = getattr(torch.optim, name)
+        optimizer = kind(parameters, lr=0.1, fused=fused, foreach=not fused)
+        for _ in range(3):
+            for p in parameters:
+                p.grad = torch.randn(p.shape, generator=generator).to(device)
+            optimizer.step()
+        return [p.detach() for p in parameters]
+
+    with no_fallback():
+        assert_same(train("neuron"), train("cpu"))
+
+
+def test_flat_operators_fuse_to_the_bit() -> None:
+    def step() -> list[torch.Tensor]:
+        x = [torch.full((5, 4, 3, 3), 0.3, device="neuron")]
+        for _ in range(3):
+            torch._foreach_mul_(x, 1.1)
+            torch._foreach_add_(x, 0.7)
+        return x
+
+    def result(mode: str) -> torch.Tensor:
+        with torch_neuronx.eager_mode(mode):
+            for _ in range(12):
+                (x,) = step()
+                torch.neuron.synchronize()
+            return x.cpu()
+
+    assert torch.equal(result("per-op"), result("adaptive"))
