@@ -16,6 +16,7 @@ from torch_neuronx.dynamo.obstacles import (
     attribute,
     control_name,
     is_copy,
+    is_idle_check,
     is_subgraph,
     line_of,
     on_host,
@@ -130,6 +131,8 @@ class _Translator:
             return
         if node.target is operator.getitem:
             self.refs[node] = self.refs[node.args[0]][node.args[1]]  # type: ignore[index]
+            return
+        if is_idle_check(node):
             return
         if is_copy(node):
             self.copy_into_input(node)

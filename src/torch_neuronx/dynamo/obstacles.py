@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torch_neuronx.compiler import overloads
-from torch_neuronx.dynamo.sizes import SYMBOLIC, depends_on_data, is_number
+from torch_neuronx.dynamo.sizes import SYMBOLIC, depends_on_data, is_number, symbols_told_by_data
 
 
 def line_of(node: Node) -> str:
@@ -47,6 +47,44 @@ def runs_on_host(node: Node) -> bool:
         and bool(results)
         and all(t.device.type == "cpu" for t in results)
     )
+
+
+def told_by_data(gm: GraphModule) -> set[Node]:
+    """The operators whose result's value or shape only the data can tell.
+
+    A later check may have told the tracer, as ``x[mask].reshape(2, 3)`` does: then the value is
+    traced with a number, and is no less the data's. So the kind of operator counts, too.
+    """
+    seen: set[Any] = set()
+    found = set()
+    for node in gm.graph.nodes:
+        symbols = symbols_told_by_data(node.meta.get("val"))
+        if node.op == "call_function" and (_asks_data(node) or not seen.issuperset(symbols)):
+            found.add(node)
+        seen.update(symbols)
+    return found
+
+
+def _asks_data(node: Node) -> bool:
+    tags = getattr(node.target, "tags", ())
+    if torch.Tag.dynamic_output_shape not in tags:
+        return torch.Tag.data_dependent_output in tags
+    if node.target == torch.ops.aten.index.Tensor:
+        indices = [n.meta["val"] for n in node.args[1] if n is not None]  # type: ignore[union-attr]
+        return any(index.dtype in (torch.bool, torch.uint8) for index in indices)
+    if node.target == torch.ops.aten.repeat_interleave.Tensor:
+        return node.kwargs.get("output_size") is None
+    return True
+
+
+def is_check(node: Node) -> bool:
+    """Whether a node only asserts something about a number."""
+    return node.target == torch.ops.aten._assert_scalar.default
+
+
+def is_idle_check(node: Node) -> bool:
+    """Whether a node asserts what was proven when it was traced."""
+    return is_check(node) and node.args[0] is True
 
 
 def is_copy(node: Node) -> bool:
@@ -85,7 +123,7 @@ def _control(node: Node) -> str | None:
     name = node.target.name()  # type: ignore[union-attr]
     if name not in _CONTROL:
         return f"the higher-order operator {name} has no lowering"
-    if any(depends_on_data(v) for v in tensors(node.meta.get("val"))) or _is_unbacked(node):
+    if depends_on_data(node.meta.get("val")):
         return f"a result of {node.name} depends on data"
     for argument in node.all_input_nodes:
         if is_subgraph(argument):
@@ -95,14 +133,9 @@ def _control(node: Node) -> str | None:
     return None
 
 
-def _is_unbacked(node: Node) -> bool:
-    value = node.meta.get("val")
-    items = value if isinstance(value, (list, tuple)) else [value]
-    return any(isinstance(v, SYMBOLIC) and depends_on_data(v) for v in items)
-
-
 def _function(gm: GraphModule, *, random: bool) -> str | None:
     """Why a function of control flow cannot be lowered, or None."""
+    told = told_by_data(gm)
     for node in gm.graph.nodes:
         reason = None
         if node.op == "get_attr" and not is_subgraph(node):
@@ -115,7 +148,7 @@ def _function(gm: GraphModule, *, random: bool) -> str | None:
                 # Eager draws as often as it runs the function, which no executable can know.
                 reason = f"{node.name} draws random numbers"
             else:
-                reason = _call(node, set())
+                reason = _call(node, set(), told)
         if reason:
             return reason + line_of(node)
     return None
@@ -137,7 +170,8 @@ def by_rule(calls: list[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     names = {
         n.target.name()
         for n in calls
-        if isinstance(n.target, torch._ops.OpOverload) and not is_copy(n) and not runs_on_host(n)
+        if isinstance(n.target, torch._ops.OpOverload)
+        and not (is_copy(n) or is_idle_check(n) or runs_on_host(n))
     }
     rules = overloads.rule_names()
     return tuple(sorted(names & rules)), tuple(sorted(names - rules))
@@ -151,11 +185,12 @@ def find(gm: GraphModule) -> str | None:
     if len(found) > 1:
         return f"it uses several devices: {', '.join(map(str, found))}"
     written: set[Node] = set()
+    told = told_by_data(gm)
     for node in gm.graph.nodes:
         if node.op == "output":
             reason = _output(node)
         elif node.op == "call_function":
-            reason = _call(node, written)
+            reason = _call(node, written, told)
         elif node.op in ("placeholder", "get_attr"):
             reason = None
         else:
@@ -165,18 +200,23 @@ def find(gm: GraphModule) -> str | None:
     return None
 
 
-def of_call(node: Node) -> str | None:
-    """Why no executable can hold this operator, wherever in the graph it stands; or None."""
+def of_call(node: Node, told: set[Node]) -> str | None:
+    """Why no executable can hold this operator, wherever in the graph it stands; or None.
+
+    ``told`` is ``told_by_data`` of the graph.
+    """
     if is_number(node.meta.get("val")) or runs_on_host(node):
         return None
-    return _call(node, set())
+    return _call(node, set(), told)
 
 
-def _call(node: Node, written: set[Node]) -> str | None:
+def _call(node: Node, written: set[Node], told: set[Node]) -> str | None:
     value = node.meta.get("val")
     on_cpu = [n.name for n in node.all_input_nodes if runs_on_host(n)]
+    if is_idle_check(node):
+        return None
     if is_number(value):
-        if depends_on_data(value):
+        if node in told:
             return f"{node.name} depends on data"
         return f"{node.name} is a size of {on_cpu[0]}, which is on the CPU" if on_cpu else None
     if is_copy(node):
@@ -198,8 +238,8 @@ def _call(node: Node, written: set[Node]) -> str | None:
     for result in tensors(value):
         if result.device.type != "neuron":
             return f"{node.name} is on device {result.device}"
-        if depends_on_data(result):
-            return f"the shape of {node.name} depends on data"
+    if node in told:
+        return f"the shape of {node.name} depends on data"
     return None
 
 

@@ -16,7 +16,13 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torch_neuronx.dynamo import obstacles
-from torch_neuronx.dynamo.sizes import depends_on_data, is_number
+from torch_neuronx.dynamo.sizes import (
+    depends_on_data,
+    is_number,
+    known_number,
+    symbol_told_by_data,
+    symbols_told_by_data,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +52,7 @@ def split(gm: GraphModule) -> Regions | None:
     blocked = _blocked(gm)
     if blocked is None:
         return None
+    told = _told_sizes(gm)
     levels, alone = _levels(gm, blocked)
     inside: dict[int, list[Node]] = {}
     outside: dict[int, list[Node]] = {}
@@ -61,9 +68,9 @@ def split(gm: GraphModule) -> Regions | None:
     for level in sorted({*inside, *outside}):
         nodes = inside.get(level, [])
         if nodes:
-            steps.append(_region(gm, nodes))
+            steps.append(_region(gm, nodes, told))
         steps += outside.get(level, [])
-    count = sum(not is_number(n.meta.get("val")) for n in alone)
+    count = sum(not is_number(n.meta.get("val")) and not obstacles.is_check(n) for n in alone)
     return Regions((*steps, *writes), count)
 
 
@@ -75,6 +82,7 @@ def _blocked(gm: GraphModule) -> set[Node] | None:
     """What no executable can hold; None if writes to inputs do not come last."""
     blocked: set[Node] = set()
     written: set[Node] = set()
+    told = obstacles.told_by_data(gm)
     for node in gm.graph.nodes:
         if node.op not in ("call_function", "placeholder", "get_attr", "output"):
             return None
@@ -84,27 +92,30 @@ def _blocked(gm: GraphModule) -> set[Node] | None:
             written.add(node.args[0])
         elif written & set(node.all_input_nodes):
             return None
-        elif obstacles.of_call(node):
+        elif obstacles.of_call(node, told):
             blocked.add(node)
     return blocked
 
 
 def _levels(gm: GraphModule, blocked: set[Node]) -> tuple[dict[Node, int], set[Node]]:
-    """Each node's level, and the nodes that run by themselves."""
+    """Each node's level, and the nodes that run by themselves.
+
+    What runs by itself and reads nothing but the graph's inputs has level -1.
+    """
     alone: set[Node] = set()
     levels: dict[Node, int] = {}
-    random = 0  # draws keep their order: a later one's level is no lower
+    random = -1  # draws keep their order: a later one's level is no lower
     for node in gm.graph.nodes:
         if node.op != "call_function":
-            levels[node] = 0
+            levels[node] = -1
             continue
         number = is_number(node.meta.get("val"))
         part = node.target is operator.getitem and node.args[0] in alone
         if node in blocked or number or part or obstacles.runs_on_host(node):
             alone.add(node)
-        level = 0
+        level = -1 if node in alone else 0
         for source in node.all_input_nodes:
-            if _known_size(source):
+            if _known_size(source) and node not in alone:
                 continue  # an executable reads sizes off its inputs
             leaves = source in alone and node not in alone
             level = max(level, levels[source] + leaves)
@@ -114,17 +125,52 @@ def _levels(gm: GraphModule, blocked: set[Node]) -> tuple[dict[Node, int], set[N
     return levels, alone
 
 
+def _told_sizes(gm: GraphModule) -> dict[Any, Node]:
+    """For each symbol that data tells, the first number that gives it; put into the graph where
+    that is the size of a tensor which nobody asks for."""
+    numbers: dict[Any, Node] = {}
+    for node in list(gm.graph.nodes):
+        value = node.meta.get("val")
+        if is_number(value):
+            symbol = symbol_told_by_data(value)
+            if symbol is not None:
+                numbers.setdefault(symbol, node)
+        elif isinstance(value, torch.Tensor):
+            for dim, size in enumerate(value.shape):
+                symbol = symbol_told_by_data(size)
+                if symbol is not None and symbol not in numbers:
+                    numbers[symbol] = _size(node, dim)
+    return numbers
+
+
+def _size(node: Node, dim: int) -> Node:
+    """The number node of a tensor's size."""
+    for user in node.users:
+        if user.target == torch.ops.aten.sym_size.int and user.args == (node, dim):
+            return user
+    last = node
+    while last.next.op == "placeholder":
+        last = last.next
+    with node.graph.inserting_after(last):
+        made = node.graph.call_function(torch.ops.aten.sym_size.int, (node, dim))
+    made.meta["val"] = node.meta["val"].shape[dim]
+    return made
+
+
 def _known_size(node: Node) -> bool:
     value = node.meta.get("val")
     return is_number(value) and not depends_on_data(value)
 
 
-def _region(gm: GraphModule, nodes: list[Node]) -> Region:
+def _region(gm: GraphModule, nodes: list[Node], told: dict[Any, Node]) -> Region:
+    """``told`` are the numbers that give what symbols of data stand for."""
     members = set(nodes)
     graph = Graph()
     made: dict[Node, Any] = {}
     # A graph's numbers tell its symbols' values.
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder" and _known_size(n)]
+    symbols = {s: None for n in nodes for s in symbols_told_by_data(n.meta.get("val"))}
+    inputs += [told[s] for s in symbols]
     functions: list[Node] = []
     for node in nodes:
         for source in node.all_input_nodes:
@@ -152,6 +198,18 @@ def _is_tensor(node: Node) -> bool:
     return isinstance(node.meta.get("val"), torch.Tensor)
 
 
+def _check_promise(node: Node, value: torch.Tensor) -> None:
+    """Raise if data tell another size than a later line of the function lets be."""
+    sizes = zip(value.shape, node.meta["val"].shape, strict=True)
+    if any(known_number(traced) not in (None, told) for told, traced in sizes):
+        raise RuntimeError(
+            f"{node.target} gave the shape {tuple(value.shape)}, but the function was captured for "
+            f"{tuple(node.meta['val'].shape)}: a later line (a reshape, an addition, torch._check) "
+            f"allows no other size{obstacles.line_of(node)}. Allow any size there, or keep that "
+            "line out of the graph with torch.compiler.disable"
+        )
+
+
 class Runner:
     """Runs a split graph; ``compiled`` are its regions' functions, in the order of the steps."""
 
@@ -169,6 +227,7 @@ class Runner:
         self._inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
         self._constants = {n: obstacles.attribute(n) for n in gm.graph.nodes if n.op == "get_attr"}
         (self._output,) = [n for n in gm.graph.nodes if n.op == "output"]
+        self._promised = {n for n in obstacles.told_by_data(gm) if _is_tensor(n)}
         self._last = self._last_uses()
 
     def _last_uses(self) -> list[list[Node]]:
@@ -194,6 +253,8 @@ class Runner:
             else:
                 args, kwargs = torch.fx.map_arg((step.args, step.kwargs), values.__getitem__)
                 values[step] = step.target(*args, **kwargs)  # type: ignore[operator]
+                if step in self._promised:
+                    _check_promise(step, values[step])
             for node in last:
                 del values[node]
         return list(torch.fx.map_arg(self._output.args[0], values.__getitem__))

@@ -15,15 +15,44 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float, *SYMBOLIC))
 
 
-def depends_on_data(value: Any) -> bool:
-    """Whether a value has an unbacked symbol, that is, one whose value only the data can tell."""
+def symbols_told_by_data(value: Any) -> list[sympy.Symbol]:
+    """The unbacked symbols of a tensor, number or several: only the data can tell their values."""
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-    return bool(free_unbacked_symbols(value))
+    if isinstance(value, (list, tuple)):
+        return [s for v in value for s in symbols_told_by_data(v)]
+    return sorted(free_unbacked_symbols(value), key=str)
+
+
+def symbol_told_by_data(number: Any) -> sympy.Symbol | None:
+    """The unbacked symbol that a number is, or None; ``2*u0`` is none."""
+    if not isinstance(number, SYMBOLIC) or not number.node.expr.is_Symbol:
+        return None
+    return number.node.expr if depends_on_data(number) else None
+
+
+def known_number(number: Any) -> Any:
+    """The value of a number without symbols, which a symbolic one is once all are replaced."""
+    if not isinstance(number, SYMBOLIC):
+        return number
+    expression = number.node.expr
+    return None if expression.free_symbols else _python(number, expression)
+
+
+def _python(number: Any, expression: Any) -> bool | int | float:
+    kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(number)]
+    return kind(expression)  # type: ignore[no-any-return]
+
+
+def depends_on_data(value: Any) -> bool:
+    """Whether a value has an unbacked symbol, that is, one whose value only the data can tell."""
+    return bool(symbols_told_by_data(value))
 
 
 class Sizes:
     """Values of a graph's symbols, read off one call's inputs.
+
+    Whole expressions, too: ``u1`` may be known only by an input whose size is ``2*u1``.
 
     ``examples`` are what the graph's placeholders were traced with, ``values`` the call's inputs.
     """
@@ -42,7 +71,7 @@ class Sizes:
 
     def _bind(self, symbolic: Any, concrete: Any) -> None:
         for s, c in zip(symbolic, concrete, strict=True):
-            if isinstance(s, SYMBOLIC) and s.node.expr.is_Symbol:
+            if isinstance(s, SYMBOLIC) and s.node.expr.free_symbols:
                 self._symbols.setdefault(s.node.expr, sympy.sympify(c))
 
     def number(self, x: Any) -> bool | int | float:
@@ -59,8 +88,7 @@ class Sizes:
                 f"the size {x.node.expr} depends on data ({expression.free_symbols} have no value "
                 "in the graph's inputs)"
             )
-        kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(x)]
-        return kind(expression)  # type: ignore[no-any-return]
+        return _python(x, expression)
 
     def value(self, x: Any) -> int:
         """``number`` of a size, stride or offset."""
