@@ -202,9 +202,12 @@ void Device::launch_now(const Launch& launch, Executable& executable) {
     }
   }
 
+  // Where there is one device, executables are bound to it (compiler/session.py). To a launch that
+  // names a device, plugins of XLA copy the compile options to see whether they are portable.
+  PJRT_Device* const named = client_->devices().size() == 1 ? nullptr : device_;
   PJRT_Event* event = nullptr;
   Status status =
-      executable.execute(args, num_args, results, device_,
+      executable.execute(args, num_args, results, named,
                          num_shared > 8 ? heap_shared.data() : inline_shared, num_shared, &event);
   if (!status.ok()) {
     if (launch.refused && std::ranges::none_of(launch.params, [](const LaunchParam& param) {

@@ -44,9 +44,10 @@ def test_every_argument_counts(plugin: pathlib.Path, cache: DiskCache) -> None:
         threads: int = 2,
         handlers: tuple[str, ...] = ("a", "b"),
         sources: bool = True,
+        bound: bool = False,
     ) -> str:
         return context_fingerprint(
-            path, pjrt, platform, threads, handlers, sources=sources, cache=cache
+            path, pjrt, platform, threads, handlers, sources=sources, bound=bound, cache=cache
         )
 
     base = make()
@@ -58,6 +59,7 @@ def test_every_argument_counts(plugin: pathlib.Path, cache: DiskCache) -> None:
         make(threads=3),
         make(handlers=("a",)),
         make(sources=False),
+        make(bound=True),
     ]
     with config.override({"TORCH_NEURONX_TARGET": "host"}):
         others.append(make())

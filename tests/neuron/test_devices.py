@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from support import output_of
 
 
@@ -92,3 +94,22 @@ def test_several_devices() -> None:
     assert "event neuron:1 True" in lines
     assert "aten::gather" in text and "of neuron:1" in text and "not raised" not in text
     assert lines.count("refused True True") == 5 and "not refused" not in text, text
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_executables_of_one_device_are_bound_to_it(devices: int) -> None:
+    """The plugin then copies no compile options at a launch; two devices share executables."""
+    text = output_of(
+        """
+        import torch
+        from torch_neuronx.compiler import options, session
+        for i in range(torch.neuron.device_count()):
+            x = torch.arange(4.0, device=f"neuron:{i}")
+            print((x + x).tolist(), (x * 3).device.index)
+        portable = [options.encode(options.EXACT_CPU, portable=p) for p in (False, True)]
+        print("portable", portable.index(session.compiler()._options))
+        """,
+        TORCH_NEURONX_NUM_DEVICES=str(devices),
+    )
+    results = [f"[0.0, 2.0, 4.0, 6.0] {i}" for i in range(devices)]
+    assert text.splitlines() == [*results, f"portable {devices - 1}"]

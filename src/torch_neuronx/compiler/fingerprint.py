@@ -43,6 +43,7 @@ def context_fingerprint(
     *,
     sources: bool = True,
     portable: bool = False,
+    bound: bool = False,
     cache: DiskCache | None = None,
 ) -> str:
     """Fingerprint, in hexadecimal, of what stands between a key and an executable.
@@ -50,8 +51,9 @@ def context_fingerprint(
     ``handlers`` are the names of the custom calls that are registered with the plugin: a module
     says what it calls, but what that does is in the extension and in torch. With
     ``sources=False`` it is that of a module that is already lowered; with ``portable`` it leaves
-    out this CPU's features and its threads, for executables that other CPUs run. ``cache``
-    remembers the plugin's hash (default: the process's cache).
+    out this CPU's features and its threads, for executables that other CPUs run. ``bound``: the
+    executables belong to the process's one device, and no launch names it. ``cache`` remembers
+    the plugin's hash (default: the process's cache).
 
     Raises:
         OSError: the plugin cannot be read.
@@ -62,6 +64,7 @@ def context_fingerprint(
         "platform": platform_version,
         "cpu": f"{os.uname().machine} {PORTABLE_ISA}" if portable else cpu_features(),
         "threads": "any" if portable else num_threads,
+        "bound": bound,
         "handlers": (names := sorted(set(handlers))),
         "flags": os.environ.get("XLA_FLAGS", ""),  # the plugin reads them
         "options": config.keyed(),

@@ -74,8 +74,9 @@ def encode(
 ) -> bytes:
     """Options for one executable; ``overrides`` are XLA's debug options by name.
 
-    ``portable``: the executable is bound to no device, and the launch says where it runs. Equal
-    arguments give equal bytes, whatever the order of ``overrides``.
+    ``portable``: the executable is bound to no device, and the launch says where it runs; else it
+    belongs to the client's first device, and a launch that names none costs less. Equal arguments
+    give equal bytes, whatever the order of ``overrides``.
     """
     build = (
         _int(_DEVICE_ORDINAL, -1)

@@ -61,19 +61,21 @@ def compiler() -> Compiler:
                 config.get("TORCH_NEURONX_CPU_THREADS"),
                 handlers,
             )
+            bound = len(info["devices"]) == 1
+            fingerprint = functools.partial(context_fingerprint, *common, bound=bound, cache=cache)
             backend = PluginBackend()
             is_cpu = backend.platform == "cpu"
             _compiler = Compiler(
                 backend,
-                context_fingerprint(*common, cache=cache),
+                fingerprint(),
                 cache,
-                module_fingerprint=context_fingerprint(*common, sources=False, cache=cache),
-                portable=context_fingerprint(*common, portable=True, cache=cache)
-                if is_cpu
-                else None,
+                module_fingerprint=fingerprint(sources=False),
+                portable=fingerprint(portable=True) if is_cpu else None,
                 features=frozenset(cpu_features().split()),
                 lower=functools.partial(lower, handlers=handlers),
-                compile_options=options.encode(options.EXACT_CPU if is_cpu else options.EXACT),
+                compile_options=options.encode(
+                    options.EXACT_CPU if is_cpu else options.EXACT, portable=not bound
+                ),
             )
         return _compiler
 
