@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 from neuron_readiness.sweep.sources import Built, CannotBuild
 from neuron_readiness.sweep.sources.torchvision_shim import why_not
@@ -13,6 +14,7 @@ _SIZES = (
     *("_m_", "_medium_", "_base_", "_b_", "_large_", "_l_", "_huge_"),
 )
 _MOST_PARAMETERS = 60_000_000
+_FEWER: tuple[dict[str, Any], ...] = ({"depth": 2}, {"layers": (1, 1, 1, 1)})
 
 
 def available() -> str | None:
@@ -42,13 +44,37 @@ def build(name: str) -> Built:
     import timm
     import torch
 
-    with torch.device("meta"):
-        count = sum(p.numel() for p in timm.create_model(name, pretrained=False).parameters())
-    if count > _MOST_PARAMETERS:
-        raise CannotBuild(f"{count} parameters")
+    fewer, count = _reduction(name)
     torch.manual_seed(0)
-    model = timm.create_model(name, pretrained=False).eval()
+    model = timm.create_model(name, pretrained=False, **fewer).eval()
     shape = (1, *model.default_cfg["input_size"])
     argument = next(iter(inspect.signature(model.forward).parameters))
     kwargs = {argument: torch.randn(shape, generator=torch.Generator().manual_seed(0))}
-    return Built(model, kwargs, type(model).__name__, "pixels", "none", count)
+    words = ", ".join(f"{key}={value}" for key, value in fewer.items()) or "none"
+    return Built(model, kwargs, type(model).__name__, "pixels", words, count)
+
+
+def _reduction(name: str) -> tuple[dict[str, Any], int]:
+    """What makes a model small enough, and its parameters: nothing, or the fewer layers that its
+    class takes by one of the words for them.
+
+    Raises:
+        CannotBuild: it is too large with each of them.
+    """
+    import timm
+    import torch
+
+    whole = 0
+    for fewer in ({}, *_FEWER):
+        try:
+            with torch.device("meta"):
+                model = timm.create_model(name, pretrained=False, **fewer)
+        except TypeError:  # not this class's word
+            if not fewer:
+                raise
+            continue
+        count = sum(p.numel() for p in model.parameters())
+        whole = whole or count
+        if count <= _MOST_PARAMETERS:
+            return fewer, count
+    raise CannotBuild(f"{whole} parameters")
