@@ -46,6 +46,8 @@ docs: $(DONE)/torchneuron
 	$(BIN)/python -m torch_neuronx.config > docs/environment.md
 	$(BIN)/python tools/generate_compatibility.py
 	$(BIN)/python tools/clients.py page > docs/clients.md
+	$(BIN)/python tools/suites.py page > docs/suites.md
+	$(BIN)/python tools/generate_sweep.py
 	$(BIN)/python tools/generate_cuda_to_neuron.py > docs/cuda-to-neuron.md
 
 clean:
