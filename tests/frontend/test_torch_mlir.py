@@ -142,9 +142,8 @@ SAMPLE = [
     "bmm", "addcmul", "nn.functional.gelu",
     "scatter_add", "slice_scatter", "softmax", "where",
 ]  # fmt: skip
-PARTS = 8
-# Entries that gave what our rules give when this was written, less a margin, of all parts.
-EQUAL = 440
+# Entries that gave what our rules give, of each part, less two.
+EQUAL = (58, 50, 59, 59, 62, 62, 54, 55)
 
 
 def compare(op: Any) -> str:
@@ -190,15 +189,15 @@ def test_a_sample_gives_what_our_own_rules_give(name: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", range(len(EQUAL)))
 def test_every_sample_gives_what_our_own_rules_give_or_is_refused(part: int) -> None:
     outcomes: collections.Counter[str] = collections.Counter()
     wrong = []
-    for op in entries()[part::PARTS]:
+    for op in entries()[part :: len(EQUAL)]:
         try:
             outcomes[compare(op)] += 1
         except AssertionError as error:
             wrong.append(f"{op.name} {op.variant_test_name}: {error}")
     print(part, dict(outcomes))
     assert not wrong, "\n\n".join(wrong)
-    assert outcomes["equal"] >= EQUAL // PARTS
+    assert outcomes["equal"] >= EQUAL[part]
