@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
@@ -90,3 +92,47 @@ def test_flat_operators_fuse_to_the_bit() -> None:
             return x.cpu()
 
     assert torch.equal(result("per-op"), result("adaptive"))
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.complex64, torch.int64]
+)
+@pytest.mark.parametrize("rows", [0, 1, 2, 8, 128, 129])
+def test_few_rows_by_a_matrix_that_lies_transposed(rows: int, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(rows)
+
+    def draw(*shape: int) -> torch.Tensor:
+        numbers = torch.randn(shape, generator=generator)
+        return (numbers * 4).to(dtype) if dtype == torch.int64 else numbers.to(dtype)
+
+    x, weight, bias, whole = draw(rows, 40), draw(24, 40), draw(24), draw(24, rows)
+
+    def run(
+        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, whole: torch.Tensor
+    ) -> object:
+        return (
+            x @ weight.t(),
+            torch.addmm(bias, x, weight.t(), beta=2, alpha=3),
+            x @ weight.t().t().t(),
+            x @ weight[::2].t(),
+            x @ weight.t().contiguous(),
+            whole.t() @ weight,
+            (x[None] @ weight.t())[0],
+        )
+
+    expected = run(x, weight, bias, whole)
+    moved = to_device((x, weight, bias, whole))
+    with no_fallback():
+        assert_same(run(*moved), expected, scale=2)
+        assert_same(torch.compile(run, backend="neuron")(*moved), expected, scale=2)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_few_rows_with_gradients(rows: int) -> None:
+    on_cpu = torch.nn.Sequential(torch.nn.Linear(40, 24), torch.nn.GELU(), torch.nn.Linear(24, 8))
+    on_device = copy.deepcopy(on_cpu).to("neuron")
+    x = torch.randn(rows, 40)
+    on_cpu(x).square().sum().backward()
+    on_device(x.to("neuron")).square().sum().backward()
+    for a, b in zip(on_device.parameters(), on_cpu.parameters(), strict=True):
+        assert_same(a.grad, b.grad)

@@ -12,7 +12,7 @@ import numpy as np
 from jaxlib.mlir import passmanager
 from jaxlib.mlir.dialects import stablehlo
 
-from torch_neuronx.lowering import control, exact, foreign, handlers, table, traffic, views
+from torch_neuronx.lowering import control, exact, foreign, handlers, layout, table, traffic, views
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.lowering.checks import Check, Checks
 from torch_neuronx.lowering.dtypes import cast, dtype_name, e4m3_limit, np_dtype
@@ -311,7 +311,7 @@ def lower(
         if isinstance(program, ir.Sequence):
             donated += tuple(p for p in program.donated if p not in writes)
         try:
-            with handlers.offered(available) as used:
+            with handlers.offered(available) as used, layout.remembering():
                 lowered = (
                     jax.jit(function, donate_argnums=donated)
                     .trace(*shapes)

@@ -1,18 +1,53 @@
 """Arrays as they lie in memory.
 
-XLA's CPU code makes one loop of an element-wise operator per dimension, so that over the innermost
-of a convolution's weight (512 x 512 x 3 x 3) vectors hold three elements. AdamW of two such weights
-took 51 ms in bfloat16 and 29 in float32, flat 15 and 16 (one thread; PyTorch 15 and 26 to 33).
+**Narrow dimensions.** XLA's CPU code makes one loop of an element-wise operator per dimension, so
+that over the innermost of a convolution's weight (512 x 512 x 3 x 3) vectors hold three elements.
+AdamW of two such weights took 51 ms in bfloat16 and 29 in float32, flat 13 and 15 (one thread;
+PyTorch 16 and 18 to 33).
+
+**Transposes.** ``transposed`` remembers which matrices lie the other way round while a program is
+lowered, so that a rule may choose the product that reads them as they lie.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 from jax import lax
 
 _NARROW = 32  # innermost dimensions from which the loops are as quick as flat ones
+
+_state = threading.local()
+
+
+@contextlib.contextmanager
+def remembering() -> Iterator[None]:
+    """Within it ``lies_transposed`` knows of what ``transposed`` made in this thread."""
+    outer = getattr(_state, "matrices", None)
+    _state.matrices = {}  # by id; the arrays are held, so that none is given twice
+    try:
+        yield
+    finally:
+        _state.matrices = outer
+
+
+def transposed(x: Any, order: Sequence[int]) -> Any:
+    """``x`` with its dimensions in another order."""
+    result = jnp.transpose(x, order)
+    matrices = getattr(_state, "matrices", None)
+    if matrices is not None and tuple(order) == (1, 0) and not lies_transposed(x):
+        matrices[id(result)] = result
+    return result
+
+
+def lies_transposed(x: Any) -> bool:
+    """Whether ``x`` is a matrix of which ``x.T`` lies in memory, as far as is known."""
+    return id(x) in (getattr(_state, "matrices", None) or ())
 
 
 def flat(x: Any) -> Any:

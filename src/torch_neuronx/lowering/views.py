@@ -23,6 +23,7 @@ import numpy as np
 from jax import lax
 
 from torch_neuronx.lowering.dtypes import np_dtype
+from torch_neuronx.lowering.layout import transposed
 from torch_neuronx.lowering.program import Array, View
 
 
@@ -189,7 +190,8 @@ def read(buffer: Any, spec: Array, view: View, offset: Any) -> Any:
         order = _dense_order(view)
         if order is not None:
             x = buffer.reshape([view.sizes[i] for i in order])
-            return jnp.transpose(x, np.argsort(order)) if order != tuple(sorted(order)) else x
+            back = tuple(map(int, np.argsort(order)))
+            return transposed(x, back) if order != tuple(sorted(order)) else x
     dims = _box(shape, view)
     if dims is not None and _static_box_fits(shape, view, dims):
         sizes = [1] * len(shape)

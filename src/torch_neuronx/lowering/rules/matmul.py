@@ -9,9 +9,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_neuronx.lowering.dtypes import REDUCED_FLOATS, cast, dtype_name, op_math
-from torch_neuronx.lowering.layout import behind_barrier
+from torch_neuronx.lowering.layout import behind_barrier, lies_transposed, transposed
 from torch_neuronx.lowering.rules.pointwise import is_one
 from torch_neuronx.lowering.table import lowers
+
+# Rows up to which a matrix that lies transposed is read as it lies: (W x^T)^T instead of x W^T.
+_FEW_ROWS = 128
 
 
 def laid_out(x: Any) -> Any:
@@ -33,6 +36,13 @@ def product(a: Any, b: Any, batch: int = 0) -> Any:
     precision, since accelerators otherwise multiply in bfloat16.
     """
     name = dtype_name(a)
+    if a.ndim == b.ndim == 2 and 0 < a.shape[0] <= _FEW_ROWS and lies_transposed(b):
+        # XLA's code for few rows by a transposed matrix copies it or walks it element by element.
+        turned = product(b.T, a.T)
+        if a.shape[0] == 1:
+            return turned.reshape(1, -1)
+        # Behind a barrier, or XLA turns the product back.
+        return transposed(lax.optimization_barrier(turned), (1, 0))
     leading = tuple(range(batch))
     return lax.dot_general(
         laid_out(a),

@@ -15,6 +15,7 @@ from jax import lax
 
 from torch_neuronx.lowering import views
 from torch_neuronx.lowering.dtypes import cast, dtype_name
+from torch_neuronx.lowering.layout import transposed
 from torch_neuronx.lowering.program import Array, View
 from torch_neuronx.lowering.table import lowers
 
@@ -53,19 +54,23 @@ lowers("aten::lift", "aten::lift_fresh", "aten::lift_fresh_copy", exact=True)(al
 @view("permute")
 def permute(self: Any, dims: tuple[int, ...]) -> Any:
     """Dimensions in another order."""
-    return jnp.transpose(self, [d % self.ndim for d in dims]) if self.ndim else self
+    return transposed(self, [d % self.ndim for d in dims]) if self.ndim else self
 
 
 @view("transpose", "int")
 def transpose(self: Any, dim0: int, dim1: int) -> Any:
     """Two dimensions exchanged."""
-    return jnp.swapaxes(self, dim0, dim1) if self.ndim else self
+    if not self.ndim:
+        return self
+    order = list(range(self.ndim))
+    order[dim0], order[dim1] = order[dim1], order[dim0]
+    return transposed(self, order)
 
 
 @view("t")
 def matrix_transpose(self: Any) -> Any:
     """The transposed matrix; vectors and scalars stay."""
-    return self.T
+    return transposed(self, (1, 0)) if self.ndim == 2 else self
 
 
 @view("expand")
