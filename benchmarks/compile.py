@@ -14,7 +14,8 @@ For each model and dtype, a training step (forward, backward, AdamW):
   optimizer state and inputs; and the process's high-water mark.
 
 At the end the geometric means of each column. ``--decode`` measures generation instead: tokens per
-second of transformers' Llama with its ``StaticCache``, prefill and loop (extra ``clients``).
+second of transformers' Llama with its ``StaticCache``, prefill and loop, and processor time of a
+step of the loop (extra ``clients``).
 
     python benchmarks/compile.py [--quick] [--models gpt,vit] [--dtypes float32,bfloat16] [--decode]
 """
@@ -180,7 +181,7 @@ def make(contender):
                      use_cache=True).logits
         token = logits[:, -1:].argmax(-1)
         token.cpu()
-        prefill = time.perf_counter()
+        prefill, busy = time.perf_counter(), time.process_time()
         position = torch.full((1, 1), PROMPT, device=device)
         said = [token]
         for _ in range(new):
@@ -190,23 +191,25 @@ def make(contender):
             position = position + 1
             said.append(token)
         text = torch.cat(said, 1).cpu().tolist()
-        end = time.perf_counter()
-        return PROMPT * BATCH / (prefill - start), new * BATCH / (end - prefill), text
+        end, busy = time.perf_counter(), time.process_time() - busy
+        speeds = PROMPT * BATCH / (prefill - start), new * BATCH / (end - prefill)
+        return *speeds, 1e3 * busy / new, text
 
     return generate
 
 runs = {c: make(c) for c in sys.argv[4].split(",")}
-texts = {c: [run() for _ in range(2)][-1][2] for c, run in runs.items()}
+texts = {c: [run() for _ in range(2)][-1][-1] for c, run in runs.items()}
 speeds = {c: [] for c in runs}
 for i in range(int(sys.argv[3])):
     for c in list(runs) if i % 2 == 0 else reversed(list(runs)):
-        speeds[c].append(runs[c]()[:2])
+        speeds[c].append(runs[c]()[:3])
 
 def median(values):
     return sorted(values)[len(values) // 2]
 
-print(json.dumps({c: {"prefill_per_s": median([a for a, _ in s]),
-                      "decode_per_s": median([b for _, b in s]),
+print(json.dumps({c: {"prefill_per_s": median([a for a, _, _ in s]),
+                      "decode_per_s": median([b for _, b, _ in s]),
+                      "decode_cpu_ms": min(c for _, _, c in s),
                       "same_text": texts[c] == texts["eager"]} for c, s in speeds.items()}))
 """
 

@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from torch.nn import functional
 
 import torch_neuronx
 from support import assert_same, no_fallback, to_device
@@ -118,6 +119,10 @@ def test_few_rows_by_a_matrix_that_lies_transposed(rows: int, dtype: torch.dtype
             x @ weight.t().contiguous(),
             whole.t() @ weight,
             (x[None] @ weight.t())[0],
+            weight @ x.t(),
+            weight.t() @ whole,
+            weight.t() @ bias,
+            weight @ weight[0],
         )
 
     expected = run(x, weight, bias, whole)
@@ -136,3 +141,30 @@ def test_few_rows_with_gradients(rows: int) -> None:
     on_device(x.to("neuron")).square().sum().backward()
     for a, b in zip(on_device.parameters(), on_cpu.parameters(), strict=True):
         assert_same(a.grad, b.grad)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rows, columns", [(1, 1), (1, 9), (9, 1), (3, 5)])
+def test_batches_of_one_row(rows: int, columns: int, dtype: torch.dtype) -> None:
+    a, b = torch.randn(6, rows, 40).to(dtype), torch.randn(6, 40, columns).to(dtype)
+    c, d = a.mT.contiguous(), b.mT.contiguous()
+    moved = to_device((a, b, c, d))
+
+    def run(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor, d: torch.Tensor) -> object:
+        return a @ b, a @ d.mT, c.mT @ b, c.mT @ d.mT, torch.baddbmm(a @ b, a, d.mT, beta=0.5)
+
+    assert_same(run(*moved), run(a, b, c, d), scale=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_of_one_query(dtype: torch.dtype) -> None:
+    shapes = (2, 4, 1, 16), (2, 4, 33, 16), (2, 4, 33, 16)
+    inputs = [torch.randn(s).to(dtype).requires_grad_() for s in shapes]
+    mask = torch.rand(1, 33) < 0.7
+
+    def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor) -> object:
+        out = functional.scaled_dot_product_attention(q, k, v, mask)
+        return out, torch.autograd.grad(out.float().square().sum(), (q, k, v))
+
+    moved = [x.detach().to("neuron").requires_grad_() for x in inputs]
+    assert_same(run(*moved, mask.to("neuron")), run(*inputs, mask), scale=4, strides=False)

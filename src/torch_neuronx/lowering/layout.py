@@ -40,13 +40,14 @@ def transposed(x: Any, order: Sequence[int]) -> Any:
     """``x`` with its dimensions in another order."""
     result = jnp.transpose(x, order)
     matrices = getattr(_state, "matrices", None)
-    if matrices is not None and tuple(order) == (1, 0) and not lies_transposed(x):
+    turns = x.ndim >= 2 and tuple(order) == (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
+    if matrices is not None and turns and not lies_transposed(x):
         matrices[id(result)] = result
     return result
 
 
 def lies_transposed(x: Any) -> bool:
-    """Whether ``x`` is a matrix of which ``x.T`` lies in memory, as far as is known."""
+    """Whether it is matrices of which the transposed ones lie in memory, as far as is known."""
     return id(x) in (getattr(_state, "matrices", None) or ())
 
 

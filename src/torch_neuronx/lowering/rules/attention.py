@@ -17,7 +17,7 @@ from jax import lax
 from torch_neuronx.lowering import handlers
 from torch_neuronx.lowering.dtypes import cast, dtype_name, np_dtype, op_math
 from torch_neuronx.lowering.philox import Stream
-from torch_neuronx.lowering.rules.matmul import laid_out
+from torch_neuronx.lowering.rules.matmul import laid_out, product
 from torch_neuronx.lowering.table import lowers
 
 _HOST, _HOST_BACKWARD = "torchneuron.attention", "torchneuron.attention_backward"
@@ -40,6 +40,11 @@ def _host_takes(name: str, bias: Any, dropout: bool, query: Any, key: Any, value
 
 def _matmul(a: Any, b: Any, contract: tuple[int, int]) -> Any:
     """Batched product over (B, H); ``contract`` names the summed axis of each operand."""
+    if contract == (3, 3) and a.shape[2] == 1:
+        # One query: keys times it, as the keys lie.
+        return product(b, jnp.swapaxes(a, 2, 3), 2).reshape(*a.shape[:3], b.shape[2])
+    if contract == (3, 2) and a.shape[2] == 1:
+        return product(a, b, 2)
     a = laid_out(a if contract[0] == 3 else jnp.swapaxes(a, 2, 3))
     b = laid_out(b if contract[1] == 2 else jnp.swapaxes(b, 2, 3))
     return lax.dot_general(

@@ -9,12 +9,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from torch_neuronx.lowering.dtypes import REDUCED_FLOATS, cast, dtype_name, op_math
-from torch_neuronx.lowering.layout import behind_barrier, lies_transposed, transposed
+from torch_neuronx.lowering.layout import behind_barrier, lies_transposed
 from torch_neuronx.lowering.rules.pointwise import is_one
 from torch_neuronx.lowering.table import lowers
 
-# Rows up to which a matrix that lies transposed is read as it lies: (W x^T)^T instead of x W^T.
-_FEW_ROWS = 128
+# Rows, or columns, up to which a matrix that lies transposed is read as it lies: (W x^T)^T instead
+# of x W^T.
+_FEW = 128
 
 
 def laid_out(x: Any) -> Any:
@@ -29,6 +30,15 @@ def laid_out(x: Any) -> Any:
     return behind_barrier(x)
 
 
+def _turn(x: Any) -> Any:
+    return jnp.swapaxes(x, -1, -2)
+
+
+def _first(x: Any, axis: int) -> Any:
+    """The first of the two rows, or columns, of which one was asked for."""
+    return lax.slice_in_dim(lax.optimization_barrier(x), 0, 1, axis=axis)
+
+
 def product(a: Any, b: Any, batch: int = 0) -> Any:
     """a (*batch, m, k) times b (*batch, k, n) in the dtype of the accumulation.
 
@@ -36,13 +46,27 @@ def product(a: Any, b: Any, batch: int = 0) -> Any:
     precision, since accelerators otherwise multiply in bfloat16.
     """
     name = dtype_name(a)
-    if a.ndim == b.ndim == 2 and 0 < a.shape[0] <= _FEW_ROWS and lies_transposed(b):
-        # XLA's code for few rows by a transposed matrix copies it or walks it element by element.
-        turned = product(b.T, a.T)
-        if a.shape[0] == 1:
-            return turned.reshape(1, -1)
-        # Behind a barrier, or XLA turns the product back.
-        return transposed(lax.optimization_barrier(turned), (1, 0))
+    if a.ndim == 2 and b.ndim == 1:
+        if lies_transposed(a):
+            return product(b[None], a.T)[0]
+        if name == "bfloat16":
+            return product(a, b[:, None])[:, 0]
+    if a.ndim == b.ndim == batch + 2:
+        few = 1 if batch else _FEW
+        if (0 < a.shape[-2] <= few and lies_transposed(b)) or (
+            0 < b.shape[-1] <= few and lies_transposed(a)
+        ):
+            # XLA's code for few rows by a transposed matrix copies it or walks it by elements.
+            turned = product(_turn(b), _turn(a), batch)
+            if 1 in turned.shape[-2:]:
+                return turned.reshape(*a.shape[:-1], b.shape[-1])
+            # Behind a barrier, or it turns the product back.
+            return _turn(lax.optimization_barrier(turned))
+        if name == "bfloat16" and 1 in (a.shape[-2], b.shape[-1]):
+            # For one row XLA widens all of the matrix; for two it multiplies as they are.
+            if a.shape[-2] == 1:
+                return _first(product(jnp.concatenate([a, a], -2), b, batch), batch)
+            return _first(product(a, jnp.concatenate([b, b], -1), batch), batch + 1)
     leading = tuple(range(batch))
     return lax.dot_general(
         laid_out(a),
