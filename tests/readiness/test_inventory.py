@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from neuron_readiness.inventory import reach, sources, static
+from neuron_readiness.inventory import kernels, reach, sources, static
 from neuron_readiness.inventory.hit import NOT_SEEN, ON_PATH, UNKNOWN
 from neuron_readiness.recording import lines
+from readiness.support import EXAMPLES, run
 
 
 def kinds(folder: Path, text: str, target: str = "neuron") -> list[tuple[int, str]]:
@@ -378,3 +380,63 @@ def test_another_tracer_is_left_alone(tmp_path: Path) -> None:
         assert sys.gettrace() is other and "debugger" in recorder.blind
     finally:
         sys.settrace(None)
+
+
+KERNELS = """
+import torch, triton
+import triton.language as tl
+from torch.utils.cpp_extension import load
+from torch.library import triton_op
+
+NAME = "mine::scale"
+fast = load(name="fast", sources=["fast.cpp"])
+
+@triton.jit
+def add_kernel(x, y, out, n, block: tl.constexpr):
+    i = tl.program_id(0) * block + tl.arange(0, block)
+    tl.store(out + i, tl.load(x + i) + tl.load(y + i))
+
+@torch.library.custom_op(NAME, mutates_args=())
+def scale(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@triton_op("mine::add", mutates_args=())
+def add(x: torch.Tensor) -> torch.Tensor:
+    return x
+
+lib = torch.library.Library("mine", "FRAGMENT")
+
+def go(x):
+    return torch.ops.mine.scale(x) + scale(x)
+"""
+
+
+def test_a_kernel_counts_once_whatever_lines_name_it(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(KERNELS)
+    hits = [dataclasses.asdict(h) for h in static.scan(path, "neuron")]
+    names = [name for name, _ in kernels.in_source(hits, ["mine::scale.default"])]
+    assert names == [
+        "fast (extension) at own.py:8",
+        "add_kernel (triton) at own.py:10",
+        "mine::add (custom-operator) at own.py:19",
+    ]
+    unreached = [name for name, _ in kernels.in_source(hits, [])]
+    assert "mine::scale (custom-operator) at own.py:15" in unreached and len(unreached) == 4
+    path.write_text("import flash_attn\nfrom flash_attn import f\nimport triton\nf(1)\n")
+    hits = [dataclasses.asdict(h) for h in static.scan(path, "neuron")]
+    assert [n for n, _ in kernels.in_source(hits, [])] == [
+        "flash_attn (cuda-library) at own.py:1",
+        "import triton (triton) at own.py:3",
+    ]
+
+
+def test_an_operator_that_is_reached_is_one_kernel_of_the_record(tmp_path: Path) -> None:
+    arguments = ("--device", "cpu", "--only", "inventory", "--only", "kernels")
+    pilot = EXAMPLES / "rare_host_operator.py"
+    _, record = run(pilot, tmp_path, *arguments, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    facts = record["items"]["kernels"]["facts"]
+    [kernel] = facts["kernels"]
+    assert kernel["name"] == "clinic::spectral_radius"
+    assert kernel["calls"] == 1 and kernel["has_gradient"] is False
+    assert facts["count"] == facts["without_owner_or_test"] == 1

@@ -86,6 +86,13 @@ NAMES: dict[str, Rule] = {
         None,
         home=(),
     ),
+    "torch.library.triton_op": Rule(
+        "custom-operator",
+        "a Triton kernel, for the devices that Triton compiles for",
+        "register a kernel for the target",
+        None,
+        home=("cuda", "xpu"),
+    ),
     "torch.library.Library": Rule(
         "custom-operator",
         "a kernel for the devices it registers",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from neuron_readiness.inventory import rules
 from neuron_readiness.inventory.hit import Hit
+from neuron_readiness.inventory.kernels import Kernels
 from neuron_readiness.inventory.names import Names
 from neuron_readiness.inventory.values import Value, Values
 
@@ -84,6 +85,7 @@ class _Scanner:
         self._target = target
         self._names = Names(tree)
         self._values = Values(tree, path, self._names)
+        self._kernels = Kernels(tree, self._values)
         self._held: dict[Value, _Held] = {}
         self._defined = {
             node.name: {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
@@ -119,6 +121,10 @@ class _Scanner:
     def _hit(self, node: ast.AST, rule: rules.Rule, text: str) -> Hit:
         return self._made(self._file, getattr(node, "lineno", 0), rule, text)
 
+    def _kernel(self, node: ast.AST, rule: rules.Rule, name: str, text: str) -> Hit:
+        kernel = self._kernels.name(node, rule.kind, name)
+        return dataclasses.replace(self._hit(node, rule, text), kernel=kernel)
+
     def _made(
         self, file: str, line: int, rule: rules.Rule, text: str, used: tuple[str, ...] = ()
     ) -> Hit:
@@ -135,17 +141,17 @@ class _Scanner:
             rule = _longest(name)
             # Dtypes and functions of torch count where they are used.
             if rule is not None and (not name.startswith("torch.") or name.count(".") > 1):
-                yield self._hit(node, rule, f"import {name}")
+                yield self._kernel(node, rule, name, f"import {name}")
 
     def _name(self, node: ast.Attribute | ast.Name) -> Iterator[Hit]:
         name = self._names.resolve(node)
         rule = _longest(name) if name else None
         # `torch.backends.cudnn.benchmark = True` uses the name; `cuda = torch.cuda` defines one.
         if rule is not None and (isinstance(node, ast.Attribute) or isinstance(node.ctx, ast.Load)):
-            yield self._hit(node, rule, str(name))
+            yield self._kernel(node, rule, str(name), str(name))
         elif name and name.startswith("torch.ops.") and name.count(".") > 2:
             if name.split(".")[2] not in ("aten", "prims", "prim", "c10d", "_c10d_functional"):
-                yield self._hit(node, rules.CUSTOM_OPERATOR, name)
+                yield self._kernel(node, rules.CUSTOM_OPERATOR, name, name)
         elif (
             isinstance(node, ast.Attribute)
             and node.attr == "is_cuda"

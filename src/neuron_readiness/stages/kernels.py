@@ -6,9 +6,11 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch._library import custom_ops
 
 from neuron_readiness.context import Context
 from neuron_readiness.evidence import Finding, StageResult
+from neuron_readiness.inventory.kernels import in_source
 from neuron_readiness.recording.attempts import Attempts
 from neuron_readiness.recording.operators import OperatorRecorder
 
@@ -21,7 +23,6 @@ _STANDARD = (
     "profiler::",
     "inductor::",
 )
-_KINDS = ("triton", "nki", "extension", "custom-operator", "cuda-library")
 
 
 def run(context: Context) -> StageResult:
@@ -49,18 +50,17 @@ def run(context: Context) -> StageResult:
         )
         row["calls"] += use.count
         row["share"] += use.seconds / total
-    for hit in context.earlier.get("inventory", {}).get("hits", []):
-        if hit["kind"] in _KINDS:
-            name = f"{hit['text']} at {hit['file'].rsplit('/', 1)[-1]}:{hit['line']}"
-            line = f"{hit['file']}:{hit['line']}"
-            rows.setdefault(name, {"name": name, "calls": None, "share": None, "line": line})
+    for name, hit in in_source(context.earlier.get("inventory", {}).get("hits", []), list(rows)):
+        line = f"{hit['file']}:{hit['line']}"
+        rows[name] = {"name": name, "calls": None, "share": None, "line": line}
+        rows[name]["operator"] = hit["kernel"] if "::" in hit["kernel"] else None
     for name in declared:
         if not any(name in row for row in rows):
             rows[name] = {"name": name, "calls": None, "share": None, "line": ""}
     for row in rows.values():
         keeper: dict[str, Any] = next((k for n, k in declared.items() if n in row["name"]), {})
         row |= {"owner": keeper.get("owner"), "test": keeper.get("test")}
-        row["has_gradient"] = _has_gradient(row["name"])
+        row["has_gradient"] = _has_gradient(row.pop("operator", row["name"]))
     _say(result, context, list(rows.values()))
     result.facts["failed_requests"] = len(attempts.failed)
     if not ran:
@@ -72,14 +72,17 @@ def run(context: Context) -> StageResult:
     return result
 
 
-def _has_gradient(name: str) -> bool | None:
+def _has_gradient(name: str | None) -> bool | None:
     """Whether an autograd formula is registered for an operator; None if that cannot be told."""
-    if "::" not in name or " " in name:
+    if name is None or "::" not in name or name.endswith("::"):
         return None
-    overload = name if "." in name else name.removesuffix(".default")
+    # `torch.library.custom_op` registers one that raises until `register_autograd` gives another.
+    definition = getattr(custom_ops, "OPDEFS", {}).get(name.partition(".")[0])
+    if definition is not None and hasattr(definition, "_backward_fn"):
+        return definition._backward_fn is not None
     try:
-        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload, "Autograd")) or bool(
-            torch._C._dispatch_has_kernel_for_dispatch_key(overload, "CompositeImplicitAutograd")
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, "Autograd")) or bool(
+            torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
         )
     except RuntimeError:
         return None
