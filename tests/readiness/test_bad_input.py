@@ -22,7 +22,7 @@ from neuron_readiness.cli import main
 from neuron_readiness.context import Context, Options
 from neuron_readiness.run import faults, pilot_run, store
 from neuron_readiness.run.child import ChildFailed
-from neuron_readiness.run.supervisor import Limits, Outcome, end_of
+from neuron_readiness.run.supervisor import Limits, Outcome, end_of, limit_of
 from readiness.support import PLAIN, run_text
 
 ON_CPU = ("--device", "cpu", "--only", "correctness")
@@ -65,6 +65,55 @@ def test_a_bad_pilot_ends_with_its_own_code(kind: str, tmp_path: Path) -> None:
     assert record["items"]["environment"]["status"] == "done"  # kept
     assert record["items"]["execution"]["status"] == "open"  # and what is open says so
     assert (tmp_path / "record" / "report.html").exists()
+
+
+NETWORK = {
+    "connect_ex": "socket.socket().connect_ex(('10.1.2.3', 80))",
+    "gethostbyname": "socket.gethostbyname('example.org')",
+    "getaddrinfo": "early('example.org', 80)",
+    "datagram": "socket.socket(type=socket.SOCK_DGRAM).sendto(b'x', ('10.1.2.3', 53))",
+    "message": "socket.socket(type=socket.SOCK_DGRAM).sendmsg([b'x'], [], 0, ('10.1.2.3', 53))",
+    "urllib": "__import__('urllib.request').request.urlopen('http://10.1.2.3/x')",
+}
+
+
+@pytest.mark.parametrize("call", NETWORK)
+def test_no_way_to_another_machine_is_left_open(call: str) -> None:
+    code = f"""
+import os, socket
+early = socket.getaddrinfo  # bound before the guard comes
+from neuron_readiness.run import guard
+guard.install(False)
+try:
+    {NETWORK[call]}
+except OSError as error:
+    assert "a pilot brings its data along" in str(error), error
+else:
+    raise SystemExit("not refused")
+assert guard.refused() in (["10.1.2.3"], ["example.org"]) and guard.refused() == []
+with socket.create_server(("127.0.0.1", 0)) as server:  # this machine itself is none
+    socket.create_connection(server.getsockname()).close()
+    socket.gethostbyname("localhost"), socket.getaddrinfo(None, 80)
+ours, theirs = socket.socketpair()
+ours.sendmsg([b"x"])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_pilot_that_goes_on_without_the_network_is_told(tmp_path: Path) -> None:
+    part = """
+def preprocess(x):
+    try:
+        socket.create_connection(("10.1.2.3", 80))
+    except OSError:
+        pass
+    return (x,), {}
+"""
+    code, record = run_text(tmp_path, PLAIN + part, *ON_CPU, **NO_DEVICE)
+    assert code == exits.CONTINUE and record["faults"] == []
+    [told] = [s for s in record["items"]["correctness"]["statements"] if "10.1.2.3" in s["text"]]
+    assert told["evidence"] == "open" and "--allow-network" in told["source"]
 
 
 FORKS = """
@@ -171,6 +220,39 @@ def test_a_request_that_raises_costs_that_request_only(tmp_path: Path) -> None:
     assert "no such request" in found[0]["text"] and "pilot.py:" in found[0]["text"]
 
 
+EXITS = """
+def inputs(split):
+    return [torch.ones(n, 4) for n in (2, 3)] if split == "requests" else []
+
+def forward(model, x):
+    return model(x) if len(x) == 2 else sys.exit(0)
+"""
+
+
+def test_a_request_that_ends_the_process_costs_that_request_only(tmp_path: Path) -> None:
+    arguments = (*ON_CPU, "--only", "shapes")
+    text = PLAIN.replace("import os", "import sys, os") + EXITS
+    code, record = run_text(tmp_path, text, *arguments, **NO_DEVICE)
+    assert code == exits.FAULTS["pilot-raised"]
+    [fault] = record["faults"]
+    line = 1 + text[: text.index("sys.exit")].count("\n")
+    assert "SystemExit: 0" in fault["text"] and f"pilot.py:{line}" in fault["text"]
+    assert fault["side"] == "workload"
+    assert record["items"]["correctness"]["facts"]["ordinary"]["outputs"] == 1
+    shapes = record["items"]["shapes"]["facts"]
+    assert (shapes["families"], len(shapes["failed_families"])) == (2, 1)
+
+
+def test_a_copy_that_fork_made_may_end_itself_with_sys_exit(tmp_path: Path) -> None:
+    part = FORKS.replace("os._exit(0)", "sys.exit(3)").replace(
+        "os.waitpid(pid, 0)", "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3"
+    )
+    text = PLAIN.replace("import os", "import sys, os") + part
+    code, record = run_text(tmp_path, text, *ON_CPU, **NO_DEVICE)
+    assert code == exits.FAULTS["forked"]
+    assert [f["kind"] for f in record["faults"]] == ["forked"]
+
+
 def test_a_request_that_raises_leaves_the_profile_of_the_others(tmp_path: Path) -> None:
     text = PLAIN + ONE_RAISES.replace("FIRST", "2")
     arguments = ("--device", "cpu", "--only", "profile", "--only", "kernels")
@@ -252,11 +334,18 @@ def test_a_run_that_is_cancelled_keeps_what_was_learnt(tmp_path: Path, number: i
     out = tmp_path / "record"
     command = [sys.executable, "-m", "neuron_readiness.cli", "run", str(tmp_path / "pilot.py")]
     process = subprocess.Popen(
-        [*command, "--out", str(out), *ON_CPU, "--quiet"], env={**os.environ, **NO_DEVICE}
+        [*command, "--out", str(out), *ON_CPU, "--quiet"],
+        env={**os.environ, **NO_DEVICE},
+        # A shell starts what runs in the background with SIGINT ignored, and the tests with it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    meeting.open().close()  # the pilot is in its forward
-    process.send_signal(number)
-    assert process.wait(timeout=120) == exits.INTERRUPTED
+    try:
+        meeting.open().close()  # the pilot is in its forward
+        process.send_signal(number)
+        assert process.wait(timeout=120) == exits.INTERRUPTED
+    finally:
+        process.kill()
+        process.wait()
     record = json.loads((out / "record.json").read_text())
     assert record["exit_code"] == exits.INTERRUPTED
     assert record["items"]["environment"]["status"] == "done"
@@ -365,6 +454,8 @@ def test_files_of_the_current_folder_are_not_taken_for_the_standard_library(
         (1, "NetworkNeeded: the pilot connects to", "needs-network", "workload"),
         (1, "torch.OutOfMemoryError: neuron out of memory", "pilot-raised", "infrastructure"),
         (1, "OSError: [Errno 28] No space left on device", "disk-full", "infrastructure"),
+        (1, "OSError: [Errno 27] File too large", "disk-full", "infrastructure"),
+        (1, "ValueError: File too large", "pilot-raised", "unknown"),
     ],
 )
 def test_a_child_that_ends_badly_is_told_as_a_stage_is(
@@ -379,9 +470,17 @@ def test_a_worker_that_ends_on_a_full_disk_is_not_blamed() -> None:
     full = end_of("shapes", 1, "", 0)
     assert (full.kind, full.side) == ("disk-full", "infrastructure")
     assert "0 bytes are free" in full.text and "stage shapes" in full.text
+    limited = end_of("shapes", 1, "OSError: [Errno 27] File too large: 'x'\n", 2**30)
+    assert (limited.kind, limited.side) == ("disk-full", "infrastructure")
     roomy = end_of("shapes", -9, "", 2**30)
     assert (roomy.kind, roomy.side) == ("crashed", "unknown") and "SIGKILL" in roomy.text
     assert "ImportError: x" in end_of("?", 1, "Traceback\nImportError: x\n", None).text
+
+
+def test_the_limit_of_a_stage_is_none_for_the_start_of_the_worker() -> None:
+    assert limit_of("correctness", Limits(stage_s=5)) == 5
+    assert limit_of("?", Limits(stage_s=5)) == 300
+    assert limit_of("?", Limits(stage_s=900)) == 900
 
 
 def test_half_written_files_are_never_seen(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Attempts:
         self.count += 1
         try:
             work()
-        except Exception as error:
+        except faults.raised() as error:
             place = faults.place(error, self._pilot)
             text = f"{type(error).__name__}: {str(error).strip()}"[:300] + f" ({place})"
             self.failed[case.name] = text

@@ -12,6 +12,7 @@ from neuron_readiness import trees
 from neuron_readiness.pilot import Case
 from neuron_readiness.recording import gradients, tolerance
 from neuron_readiness.recording.compare import compare, compare_all
+from neuron_readiness.run import faults
 from neuron_readiness.workload import Workload
 
 _MOST = 8  # cases that are compiled; each new shape may cost a compilation
@@ -140,7 +141,7 @@ def _guarded(row: dict[str, Any], layer: str | None, work: Callable[[], None]) -
     torch._dynamo.reset()
     try:
         work()
-    except Exception as error:
+    except faults.raised() as error:
         row |= {"failure": layer or _layer(error), "error": _first(error)}
         return False
     finally:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import errno
+import os
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
 from neuron_readiness.evidence import Fault, Side
 from neuron_readiness.pilot import PilotError
+from neuron_readiness.run import guard
 from neuron_readiness.run.child import ChildFailed
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# "File too large" alone may be said of anything.
+_FULL_TEXTS = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT), f"[Errno {errno.EFBIG}]")
 _NETWORK = {
     "NetworkNeeded",
     "gaierror",
@@ -26,8 +30,20 @@ _DEVICE = {"OutOfMemoryError", "AcceleratorError", "XlaRuntimeError"}
 _OWN = str(Path(__file__).resolve().parent.parent)
 
 
+def raised() -> tuple[type[BaseException], ...]:
+    """What a handler takes of the pilot's code: an exception, or ``SystemExit``, by which a script
+    ends a process that is not the pilot's here. In a copy that ``fork`` made the process is the
+    pilot's own, and ends as it says."""
+    return (Exception, SystemExit) if guard.is_original() else (Exception,)
+
+
 def is_disk_full(error: BaseException) -> bool:
     return any(isinstance(e, OSError) and e.errno in _FULL for e in chain(error))
+
+
+def says_disk_full(trace: str) -> bool:
+    """Whether what a process wrote at its end tells of a full disk, a quota or a limit of files."""
+    return any(text in trace for text in _FULL_TEXTS)
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
@@ -46,7 +62,7 @@ def of_child(error: ChildFailed, pilot: Path) -> Fault:
         return Fault("hung", text, "unknown", trace)
     if error.returncode < 0:
         return Fault("crashed", text, "unknown", trace)
-    if "No space left on device" in trace:
+    if says_disk_full(trace):
         return Fault("disk-full", text, "infrastructure", trace)
     if any(f"{name}:" in trace for name in _NETWORK):
         return Fault("needs-network", text, "workload", trace)

@@ -13,6 +13,9 @@ _event_fd: int | None = None
 _forked = ""  # file:line of a fork that ``forked`` has not handed out
 _told: set[str] = set()  # all of them
 _watching = False
+_allowed = True  # to use the network
+_audited = False  # an audit hook stays for the life of the process
+_refused: list[str] = []  # hosts
 _LOCAL = ("127.", "::1", "localhost", "0.0.0.0", "::")
 
 
@@ -23,40 +26,64 @@ class NetworkNeeded(ConnectionError):
 def install(allow_network: bool, event_fd: int | None = None) -> None:
     """Remembers this process as the original one and, unless allowed, refuses connections to other
     machines. ``event_fd``: where a fork is told, as it happens."""
-    global _pid, _event_fd, _watching
+    global _pid, _event_fd, _watching, _allowed, _audited
     _pid = os.getpid()
     _event_fd = event_fd
     if hasattr(os, "register_at_fork") and not _watching:
         os.register_at_fork(before=_about_to_fork)
         _watching = True
+    _allowed = allow_network
     if allow_network:
         return
     # Libraries that know these switches fail at once and say why.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_OFFLINE", "1")
-    connect, resolve = socket.socket.connect, socket.getaddrinfo
+    if not _audited:
+        sys.addaudithook(_audit)
+        _audited = True
 
-    def guarded_connect(self: socket.socket, address: Any) -> Any:
-        if self.family in (socket.AF_INET, socket.AF_INET6):
-            _check(str(address[0]))
-        return connect(self, address)
 
-    def guarded_resolve(host: Any, *args: Any, **kwargs: Any) -> Any:
-        if host is not None:
-            name = host.decode() if isinstance(host, bytes) else str(host)
-            _check(name)
-        return resolve(host, *args, **kwargs)
+# What Python's own socket functions announce, and the argument that names the other side: a host,
+# or an address whose first part is one. Clients in native code announce nothing.
+_HOST_OF = {
+    "socket.connect": 1,
+    "socket.sendto": 1,
+    "socket.sendmsg": 1,
+    "socket.getaddrinfo": 0,
+    "socket.gethostbyname": 0,
+    "socket.gethostbyaddr": 0,
+    "socket.getnameinfo": 0,
+}
 
-    socket.socket.connect = guarded_connect  # type: ignore[method-assign, assignment]
-    socket.getaddrinfo = guarded_resolve
+
+def _audit(event: str, args: tuple[Any, ...]) -> None:
+    position = _HOST_OF.get(event)
+    if position is None or _allowed:
+        return
+    if position and args[0].family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    host = args[position]
+    host = host[0] if isinstance(host, tuple) and host else host
+    if host is not None:  # a socket that is connected, or this machine
+        _check(host.decode() if isinstance(host, bytes) else str(host))
 
 
 def _check(host: str) -> None:
-    if not host.startswith(_LOCAL) and host != socket.gethostname():
-        raise NetworkNeeded(
-            f"the pilot connects to {host!r}; a pilot brings its data along. "
-            "`--allow-network` permits it, and the record says so."
-        )
+    if not host or host.startswith(_LOCAL) or host == socket.gethostname():
+        return
+    if host not in _refused:
+        _refused.append(host)
+    raise NetworkNeeded(
+        f"the pilot connects to {host!r}; a pilot brings its data along. "
+        "`--allow-network` permits it, and the record says so."
+    )
+
+
+def refused() -> list[str]:
+    """Other machines that were asked for, in vain, since the last call."""
+    hosts = list(_refused)
+    _refused.clear()
+    return hosts
 
 
 def _about_to_fork() -> None:

@@ -20,6 +20,7 @@ from neuron_readiness.context import Context
 from neuron_readiness.pilot import Case
 from neuron_readiness.recording.timing import quantile, summary, timed
 from neuron_readiness.recording.turns import in_turns, middle
+from neuron_readiness.run import faults
 from neuron_readiness.workload import Workload, on_path
 
 _COST_ROUNDS, _LEAST_COST_ROUNDS = 21, 5
@@ -66,7 +67,7 @@ def _family(workload: Workload, family: str, cases: list[Case]) -> dict[str, Any
         row["first_s"], _ = timed(adapter.synchronize, lambda: workload.request(case))
         workload.request(case)
         adapter.synchronize()
-    except Exception as error:
+    except faults.raised() as error:
         row["error"] = f"{type(error).__name__}: {error}"[:300]
     events = adapter.compile_events()
     if events is not None:
@@ -82,7 +83,7 @@ def _costs(workload: Workload, families: list[tuple[dict[str, Any], Case]]) -> N
         try:
             workload.request(case)
             workload.adapter.synchronize()
-        except Exception as error:
+        except faults.raised() as error:
             row["error"] = row["error"] or f"{type(error).__name__}: {error}"[:300]
 
     steps = [partial(step, row, case) for row, case in running]
@@ -116,7 +117,7 @@ def serve(context: Context, started: float, side: str, compiled: bool = True) ->
         try:
             firsts.append(timed(adapter.synchronize, partial(workload.request, case))[0])
             usable.append(case)
-        except Exception:  # counted: a run that failed is part of the result
+        except faults.raised():  # counted: a run that failed is part of the result
             failed += 1
     if not usable:
         raise RuntimeError("every case failed; the execution path says how")
@@ -176,7 +177,7 @@ def _steady(workload: Workload, mix: list[Case]) -> tuple[list[dict[str, Any]], 
         try:
             seconds, _ = timed(adapter.synchronize, partial(workload.request, case))
             rows.append({"number": number, "case": case.name, "seconds": seconds})
-        except Exception:
+        except faults.raised():
             failed += 1
         if (number + 1) % size == 0:
             marks.append(_memory(adapter))

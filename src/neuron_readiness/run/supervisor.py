@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from neuron_readiness.evidence import Fault
-from neuron_readiness.run import lifeline
+from neuron_readiness.run import faults, lifeline
 from neuron_readiness.run.progress import Progress
 from neuron_readiness.run.store import Store
 
 _GRACE_S = 2.0  # for the stack dump of a hanging worker
+_START_S = 300.0
 _LOOK_S = 0.25
 _NO_ROOM = 64 * 1024
+_LAST = 400  # characters at the end of a log: the error that ended the process
 
 
 @dataclasses.dataclass
@@ -181,14 +183,15 @@ class _Worker:
         return "?"
 
     def _over(self, limits: Limits, stage: str, seconds: float) -> Fault | None:
-        if seconds > limits.stage_s:
+        if seconds > (limit := limit_of(stage, limits)):
             where = self._stack()
-            text = f"stage {stage} did not end within {limits.stage_s:g} s"
+            done = "did not begin a stage" if stage == "?" else "did not end"
+            text = f"{_called(stage)} {done} within {limit:g} s"
             return Fault("hung", text, "unknown", where)
         if limits.memory_bytes is not None:
             resident = _resident(self._process.pid)
             if resident > limits.memory_bytes:
-                text = f"stage {stage} held {resident} bytes; the limit is {limits.memory_bytes}"
+                text = f"{_called(stage)} held {resident} bytes; the limit is {limits.memory_bytes}"
                 return Fault("leaks", text, "workload")
         return None
 
@@ -226,6 +229,12 @@ class _Worker:
         self._log.close()
 
 
+def limit_of(stage: str, limits: Limits) -> float:
+    """Seconds that a stage may take. The worker's start is none: a limit that is meant for the
+    pilot must not end it while it imports PyTorch on a slow machine."""
+    return max(limits.stage_s, _START_S) if stage == "?" else limits.stage_s
+
+
 def end_of(stage: str, code: int, tail: str, free_bytes: int | None) -> Fault:
     """What it means that a worker ended with this status, on a disk with so much room."""
     if code < 0:
@@ -237,6 +246,8 @@ def end_of(stage: str, code: int, tail: str, free_bytes: int | None) -> Fault:
         text = f"{_called(stage)} ended the process with status {code}: {last}"[:400]
     if free_bytes is not None and free_bytes < _NO_ROOM:  # neither a result nor an error fits
         text += f"; {free_bytes} bytes are free on the record's disk"
+        return Fault("disk-full", text, "infrastructure", tail)
+    if faults.says_disk_full(tail[-_LAST:]):
         return Fault("disk-full", text, "infrastructure", tail)
     return Fault("crashed", text, "unknown", tail)
 

@@ -12,6 +12,7 @@ _STARTED = time.perf_counter()  # before torch is imported: set-up time includes
 import json  # noqa: E402
 import os  # noqa: E402
 import sys  # noqa: E402
+import traceback  # noqa: E402
 from collections.abc import Callable  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -24,12 +25,16 @@ def main(argv: list[str]) -> int:
     request = json.loads(argv[0])
     from neuron_readiness.context import Context, Options
     from neuron_readiness.evidence import jsonable
-    from neuron_readiness.run import guard
+    from neuron_readiness.run import faults, guard
 
     options = Options(**request["options"])
     guard.install(options.allow_network, os.open(request["events"], os.O_WRONLY | os.O_APPEND))
     context = Context(Path(request["pilot"]), options, Path(request["out"]))
-    answer = task(request["task"])(context, _STARTED, **request["arguments"])
+    try:
+        answer = task(request["task"])(context, _STARTED, **request["arguments"])
+    except faults.raised():
+        traceback.print_exc()  # of SystemExit too, whose status might say that all went well
+        return 1
     if guard.is_original():
         Path(request["answer"]).write_text(json.dumps(jsonable(answer)))
     return 0

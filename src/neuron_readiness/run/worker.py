@@ -79,6 +79,7 @@ def run_stages(context: Context, names: list[str], force: list[str], tell: Any) 
         context.child_forks.clear()
         result = attempt(context, stage)
         guard.end_copies()
+        _say_refused(result)
         where = guard.forked() or next(iter(context.child_forks), "")
         if where:
             text = f"the pilot forked in stage {stage.name} ({where})"
@@ -96,12 +97,24 @@ def run_stages(context: Context, names: list[str], force: list[str], tell: Any) 
             tell({"event": "key", "key": key})
 
 
+def _say_refused(result: StageResult) -> None:
+    """A pilot that goes on without the network that it asked for has run without what it gives."""
+    hosts = guard.refused()
+    if not hosts or any(f.kind == "needs-network" for f in result.faults):
+        return
+    named = ", ".join(hosts[:4])
+    result.open(
+        f"what the pilot does with an answer of {named}",
+        "it was refused the network and went on; bring the data along, or `--allow-network`",
+    )
+
+
 def attempt(context: Context, stage: stages.Stage) -> StageResult:
     """Runs one stage; an exception becomes a fault of its result."""
     start = time.perf_counter()
     try:
         result: StageResult = stage.load()(context)
-    except Exception as error:
+    except faults.raised() as error:
         result = StageResult(stage.name, stage.title, status="failed")
         result.faults.append(fault := faults.classify(error, context.pilot_path))
         result.open(f"the stage raised: {fault.text}", f"fault of the {fault.side}")

@@ -79,7 +79,7 @@ def _running(context: Context, reference: Workload, cases: list[Case]) -> Case |
     for case in cases:
         try:
             reference.output(case)
-        except Exception:  # told with its case where outputs are compared
+        except faults.raised():  # told with its case where outputs are compared
             continue
         return case
     return None
@@ -89,12 +89,12 @@ def _part(result: StageResult, context: Context, name: str, work: Callable[[], A
     """One part of the stage; what it raises is a fault, and the other parts keep their results."""
     try:
         work()
-    except Exception as error:
+    except faults.raised() as error:
         _raised(result, context, name, error)
         result.open(name, f"it raised {_said(error)}")
 
 
-def _raised(result: StageResult, context: Context, name: str, error: Exception) -> None:
+def _raised(result: StageResult, context: Context, name: str, error: BaseException) -> None:
     """A fault that names what raised, the error and its file and line; each error once."""
     fault = faults.classify(error, context.pilot_path)
     text = f"{fault.text} ({faults.place(error, context.pilot_path)})"
@@ -162,14 +162,14 @@ def _outputs(
     for case in cases:
         try:
             expected = reference.output(case)
-        except Exception as error:
+        except faults.raised() as error:
             errors.append(_error(context, case, "reference", error))
             if group == "ordinary":
                 _raised(result, context, f"case {case.name}, on the reference", error)
             continue
         try:
             actual = trees.move(device.output(case), "cpu")
-        except Exception as error:
+        except faults.raised() as error:
             errors.append(_error(context, case, "device", error))
             continue
         outputs[case.name] = (actual, expected)
@@ -324,7 +324,7 @@ def _gradients(
         return
     try:
         actual = gradients.of(device, cases[0])
-    except Exception as error:
+    except faults.raised() as error:
         result.facts["gradients"] = {"failed": 1, "error": _said(error)}
         text = f"backward on the device: {_said(error)}"
         result.findings.append(Finding(text, "gap", gate="gradients"))
@@ -398,7 +398,7 @@ def _trajectory(result: StageResult, context: Context) -> None:
         torch.manual_seed(context.pilot.seed)
         try:
             losses[side] = [workload.train(batches[i % len(batches)]) for i in range(steps)]
-        except Exception as error:
+        except faults.raised() as error:
             if side == "reference":
                 raise
             result.facts["trajectory"] = {"failed": 1, "error": _said(error)}
@@ -450,7 +450,7 @@ def _draws(context: Context, batch: Case) -> bool:
     return losses[0] != losses[1]
 
 
-def _error(context: Context, case: Case, side: str, error: Exception) -> dict[str, str]:
+def _error(context: Context, case: Case, side: str, error: BaseException) -> dict[str, str]:
     where = faults.place(error, context.pilot_path)
     return {"case": case.name, "side": side, "error": _said(error), "where": where}
 

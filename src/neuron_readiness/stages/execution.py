@@ -27,7 +27,7 @@ def run(context: Context) -> StageResult:
     for case in cases:
         try:
             rows += (found := _observe(workload, case))
-        except Exception as error:
+        except faults.raised() as error:
             where = faults.place(error, context.pilot_path)
             text = f"{type(error).__name__}: {error}"[:300] + f" ({where})"
             result.findings.append(Finding(text, "gap", f"case {case.name}"))

@@ -16,6 +16,7 @@ from neuron_readiness.evidence import Finding, StageResult
 from neuron_readiness.pilot import Case
 from neuron_readiness.recording.attempts import Attempts
 from neuron_readiness.recording.timing import quantile
+from neuron_readiness.run import faults
 from neuron_readiness.workload import PHASES, Workload, path_name
 
 
@@ -193,7 +194,7 @@ def _together(workload: Workload, case: Case, count: int) -> list[str]:
         start.wait()
         try:
             workload.request(case)
-        except Exception as error:
+        except faults.raised() as error:
             errors.append(f"{type(error).__name__}: {error}"[:300])
 
     threads = [threading.Thread(target=serve) for _ in range(count)]

@@ -52,7 +52,7 @@ def run(context: Context) -> StageResult:
         boundaries = [r for r in rows if r["family"] in option["boundaries"]]
         try:
             result.facts["padding"] = padding.examine(context, boundaries)
-        except Exception as error:  # the pilot's: what was measured stays
+        except faults.raised() as error:  # the pilot's: what was measured stays
             fault = faults.classify(error, context.pilot_path)
             result.faults.append(dataclasses.replace(fault, text=f"pad or unpad: {fault.text}"))
             result.facts["padding"] = {"raised": fault.text}
