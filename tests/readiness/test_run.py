@@ -140,3 +140,34 @@ def test_drift_since_the_last_record_is_flagged() -> None:
         {"name": "packages.c", "before": None, "after": "1"},
     ]
     assert drift(None, facts()) == []
+
+
+@pytest.mark.full  # five processes that import PyTorch
+def test_shapes_past_the_recompile_limit_are_a_named_gap(tmp_path: Path) -> None:
+    text = (
+        PLAIN
+        + """
+compile = {"backend": "eager", "dynamic": False}
+
+def inputs(split):
+    return [torch.ones(n, 4) for n in range(2, 12)] if split == "requests" else []
+"""
+    )
+    only = ("--only", "shapes", "--only", "performance")
+    environ = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+    code, record = run_text(tmp_path, text, "--device", "cpu", *only, **environ)
+    assert code == exits.CONTINUE
+    facts = record["items"]["shapes"]["facts"]
+    assert facts["past_recompile_limit"] == ["float32[10, 4]", "float32[11, 4]"]
+    assert "config.recompile_limit (8)" in facts["recompile_limit"]
+    first = record["decision"]["reasons"][0]
+    assert (first["gate"], first["kind"]) == ("recompile_limit", "gap")
+    assert "2 shapes lie past Dynamo's recompile limit" in first["text"]
+    runs = record["items"]["performance"]["facts"]["runs"]
+    assert "recompile_limit" in runs["cold"]["recompile_limit"]
+    assert runs["reference"]["recompile_limit"] == ""
+    fewer = text.replace("range(2, 12)", "range(2, 10)")
+    _, record = run_text(tmp_path, fewer, "--device", "cpu", "--only", "shapes", **environ)
+    assert record["items"]["shapes"]["facts"]["past_recompile_limit"] == []
+    reasons = [r.get("gate") for r in record["decision"]["reasons"]]
+    assert "recompile_limit" not in reasons

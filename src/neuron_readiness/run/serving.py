@@ -18,6 +18,7 @@ from neuron_readiness import trees
 from neuron_readiness.adapters import Adapter, CompileEvent
 from neuron_readiness.context import Context
 from neuron_readiness.pilot import Case
+from neuron_readiness.recording.recompiles import RecompileLimit
 from neuron_readiness.recording.timing import quantile, summary, timed
 from neuron_readiness.recording.turns import in_turns, middle
 from neuron_readiness.run import faults
@@ -41,9 +42,17 @@ def shape_ledger(context: Context, started: float) -> dict[str, Any]:
         families.setdefault(family, []).append(case)
     order = sorted(families.items(), key=lambda kv: -sum(c.frequency for c in kv[1]))
     adapter.synchronize()
-    rows = [_family(workload, family, cases) for family, cases in order]
+    rows = []
+    with RecompileLimit() as limit:
+        for family, cases in order:
+            rows.append(_family(workload, family, cases))
+            rows[-1]["past_recompile_limit"] = bool(limit.reached)
     _costs(workload, [(r, cases[0]) for r, (_, cases) in zip(rows, order, strict=True)])
-    return {"rows": rows, "compile_events_known": adapter.compile_events() is not None}
+    return {
+        "rows": rows,
+        "compile_events_known": adapter.compile_events() is not None,
+        "recompile_limit": limit.reached,
+    }
 
 
 def _family(workload: Workload, family: str, cases: list[Case]) -> dict[str, Any]:
@@ -113,12 +122,13 @@ def serve(context: Context, started: float, side: str, compiled: bool = True) ->
     cases = context.pilot.operations()
     firsts, failed = [], 0
     usable = []
-    for case in cases:
-        try:
-            firsts.append(timed(adapter.synchronize, partial(workload.request, case))[0])
-            usable.append(case)
-        except faults.raised():  # counted: a run that failed is part of the result
-            failed += 1
+    with RecompileLimit() as limit:
+        for case in cases:
+            try:
+                firsts.append(timed(adapter.synchronize, partial(workload.request, case))[0])
+                usable.append(case)
+            except faults.raised():  # counted: a run that failed is part of the result
+                failed += 1
     if not usable:
         raise RuntimeError("every case failed; the execution path says how")
     mix = _mix(usable, context.options.repeats)
@@ -143,6 +153,7 @@ def serve(context: Context, started: float, side: str, compiled: bool = True) ->
         "elapsed_s": elapsed,
         "useful_per_elapsed_s": (len(firsts) + len(seconds)) / elapsed,
         "compiles": None if events is None else sum(e.tier == "compiled" for e in events),
+        "recompile_limit": limit.reached,
         "leak": leak,
         "recording_overhead": overhead.share,
         "recording_overhead_noise": overhead.noise,

@@ -107,6 +107,11 @@ def _say(result: StageResult, name: str, facts: dict[str, Any]) -> None:
         f"{facts['path']}; {facts['cache']}; {BOUNDARY}; set-up: imports, model, move to the "
         "device" + _few(steady["count"]),
     )
+    if facts["recompile_limit"]:
+        result.measured(
+            f"{name}: Dynamo reached {facts['recompile_limit']}: some requests ran eagerly",
+            "Dynamo's own warning; the shape ledger says which shapes",
+        )
     unit = facts["unit"]
     result.measured(
         f"{name}: {facts['throughput_per_s']:.4g} {unit}s/s steady; useful work "

@@ -40,6 +40,9 @@ def run(context: Context) -> StageResult:
         "compile_seconds": sum(r["compile_seconds"] or 0 for r in rows) if known else None,
         # A family after the first that still compiles: new shapes specialise.
         "families_that_compile": sum(bool(r["compiles"]) for r in rows) if known else None,
+        # Shapes first seen once Dynamo had given up: a new one runs eagerly.
+        "recompile_limit": answer["recompile_limit"],
+        "past_recompile_limit": [r["family"] for r in rows if r["past_recompile_limit"]],
         "coverage": [[i + 1, r["cumulative_share"]] for i, r in enumerate(rows)],
         "cache": "empty persistent cache" if environ else "the backend's cache state is not known",
         "bucketing": buckets.propose(rows, host_computes=context.device.host_computes()),
@@ -93,6 +96,7 @@ def _say(result: StageResult, known: bool) -> None:
         )
     else:
         result.open("compilations by shape", "the adapter cannot list compile events")
+    _limit(result)
     bucketing = facts["bucketing"]
     if bucketing["why_not"]:
         result.open(f"bucketing: {bucketing['why_not']}", "")
@@ -103,6 +107,22 @@ def _say(result: StageResult, known: bool) -> None:
         result.findings.append(
             Finding(f"shape {family} fails on the device", "gap", family, gate="shape_failures")
         )
+
+
+def _limit(result: StageResult) -> None:
+    """Where the compiled path ends before the shapes do, as it would in production."""
+    past, limit = result.facts["past_recompile_limit"], result.facts["recompile_limit"]
+    if not past:
+        return
+    text = f"Dynamo reached {limit}: {len(past)} shapes that came then run eagerly where no graph "
+    text += "of an earlier one takes them; their compilations and costs are those of that path"
+    result.measured(text, "Dynamo's own warning, shapes most frequent first")
+    change = (
+        "bucket the shapes, compile with dynamic=True, or raise torch._dynamo.config."
+        "recompile_limit in the workload and in the pilot"
+    )
+    text = f"{len(past)} shapes lie past Dynamo's recompile limit"
+    result.findings.append(Finding(text, "gap", limit, change, "recompile_limit"))
 
 
 def _option(bucketing: dict[str, Any]) -> dict[str, Any] | None:
