@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parent.parent / "benchmarks"
 KEYS = {
     "adaptive": {"case"},
+    "instructions": {"case", "way", "total", "execute", "plugin", "ours", "tensors", "pytorch"},
     "launch": {"case", "cpu_us", "neuron_us", "adaptive_us", "ratio", "plugin", "threads"},
     "import_time": {"with_ms", "without_ms", "added_ms", "added_modules"},
     "first_step": {"case", "cache", "part"},
@@ -26,9 +28,9 @@ KEYS = {
 pytestmark = pytest.mark.bench
 
 
-def run(name: str) -> list[dict[str, Any]]:
+def run(name: str, *arguments: str) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick"],
+        [sys.executable, str(BENCHMARKS / f"{name}.py"), "--quick", *arguments],
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
         capture_output=True,
         text=True,
@@ -53,6 +55,16 @@ def test_launch() -> None:
         "add", "mul_changing_number", "view_add", "add_in_place", "matmul_64", "sum",
         "foreach_add_100", "optimizer_100",
     ]  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not shutil.which("valgrind"), reason="counts with valgrind")
+def test_instructions() -> None:
+    (line,) = run("instructions", "--cases", "add", "--ways", "neuron")
+    assert line["case"] == "add" and line["way"] == "neuron"
+    parts = ("execute", "plugin", "ours", "tensors", "pytorch")
+    assert all(line[part] > 0 for part in parts)
+    assert abs(sum(line[part] for part in parts) - line["total"]) <= len(parts)  # rounding
 
 
 def test_import_adds_no_heavy_module() -> None:
