@@ -119,8 +119,8 @@ def parse_profile(text: str) -> Profile:
                 called = name("fn", value)
         elif equals and key == "calls":
             in_call = True
-        elif line[:1].isdigit() or line[:1] in "+-*":
-            cost = int(line.split()[1])
+        elif line and line[0] in "0123456789+-*":
+            cost = int((*line.split(), 0)[1])  # a cost of zero may be left out
             if in_call:
                 profile.calls[obj, called_obj, called] += cost
                 in_call, called_obj = False, obj
