@@ -4,10 +4,10 @@ The cases of ``launch.py`` under ``valgrind --tool=callgrind``, counted in the t
 CPU eager, per-operator ``neuron``, and adaptive eager once its loop is fused. Unlike times, counts
 repeat on a machine that does other work. Each way runs in a process of its own.
 
-``execute`` and ``plugin`` are inside the plugin's execution call and its other calls (destroying
-buffers, asking events); ``ours`` is the extension module with what it calls of the C and C++
-libraries; ``tensors`` is what it calls of PyTorch; ``pytorch`` is the rest: interpreter, bindings,
-dispatcher.
+``plugin`` is inside the plugin's calls (executing, destroying buffers, asking events; its symbols
+are stripped, so that they are not told apart); ``ours`` is the extension module with what it calls
+of the C and C++ libraries; ``tensors`` is what it calls of PyTorch; ``pytorch`` is the rest:
+interpreter, bindings, dispatcher.
 
     python benchmarks/instructions.py [--quick] [--cases add,sum] [--top 20]
 
@@ -149,12 +149,12 @@ def split(profile: Profile) -> dict[str, int]:
     for (obj, _), cost in profile.own.items():
         if owner(obj) == "ours":
             parts["ours"] += cost
-    for (source, target, function), cost in profile.calls.items():
+    for (source, target, _), cost in profile.calls.items():
         if owner(source) != "ours" or owner(target) == "ours":
             continue
         match owner(target):
             case "plugin":
-                parts["execute" if "LoadedExecutable_Execute" in function else "plugin"] += cost
+                parts["plugin"] += cost
             case "library":
                 parts["ours"] += cost
             case _:
