@@ -44,6 +44,9 @@ class Case:
     train: bool = False
 
 
+_GIVEN = {f.name for f in dataclasses.fields(Case)} - {"train"}  # what a pilot may say of a case
+
+
 def as_case(value: Any, index: int, split: str) -> Case:
     """A case from what ``inputs`` may yield: a Case or an object like one, a tensor, a tuple (args)
     or a dict (kwargs)."""
@@ -52,6 +55,11 @@ def as_case(value: Any, index: int, split: str) -> Case:
     elif hasattr(value, "args") or hasattr(value, "kwargs"):
         case = _like(value, index, split)
     elif isinstance(value, Mapping):
+        if {"args", "kwargs"} & set(value) and set(value) <= _GIVEN:
+            raise PilotError(
+                f"inputs({split!r}): a dict is keyword arguments of the model, and this one has "
+                f"{sorted(value)}; for a named case give a types.SimpleNamespace(**case)"
+            )
         case = Case(f"{split}-{index}", (), dict(value))
     elif isinstance(value, (tuple, list)):
         case = Case(f"{split}-{index}", tuple(value))
@@ -66,13 +74,12 @@ def as_case(value: Any, index: int, split: str) -> Case:
 
 def _like(value: Any, index: int, split: str) -> Case:
     """A case from any object with its attributes, so that a pilot need not import this package."""
-    fields = {f.name for f in dataclasses.fields(Case)} - {"train"}
-    unknown = sorted(set(getattr(value, "__dict__", ())) - fields)
+    unknown = sorted(set(getattr(value, "__dict__", ())) - _GIVEN)
     if unknown:
         raise PilotError(
-            f"inputs({split!r}): a case with {unknown}; expected only {', '.join(sorted(fields))}"
+            f"inputs({split!r}): a case with {unknown}; expected only {', '.join(sorted(_GIVEN))}"
         )
-    given = {name: getattr(value, name) for name in fields if hasattr(value, name)}
+    given = {name: getattr(value, name) for name in _GIVEN if hasattr(value, name)}
     case = Case(**{"name": f"{split}-{index}", **given})
     return dataclasses.replace(case, args=tuple(case.args), kwargs=dict(case.kwargs))
 

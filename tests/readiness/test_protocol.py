@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ import torch
 
 from neuron_readiness import protocol
 from neuron_readiness.context import Context, Options
-from neuron_readiness.pilot import Case, PilotError, load
+from neuron_readiness.pilot import Case, PilotError, as_case, load
 from neuron_readiness.recording import task
+from neuron_readiness.run.faults import classify
 from neuron_readiness.stages import pilot as pilot_stage
+from neuron_readiness.workload import Workload
 from readiness.support import PLAIN, ROOT
 from readiness.test_recording import pilot_of
 
@@ -75,6 +78,27 @@ def test_what_a_part_returns_is_checked(parts: dict[str, Any], said: str) -> Non
     with pytest.raises(PilotError) as error:
         task.examine(pilot_of(None, [case], **parts), [case], {"one": (torch.ones(1),) * 2})
     assert said in str(error.value)
+
+
+def test_a_dict_that_describes_a_case_is_told_from_keyword_arguments() -> None:
+    with pytest.raises(PilotError, match=r"a dict is keyword arguments.*SimpleNamespace"):
+        as_case({"name": "long", "args": (1,), "frequency": 0.5}, 0, "requests")
+    assert as_case({"args": 1, "input_ids": 2}, 0, "requests").kwargs == {"args": 1, "input_ids": 2}
+
+
+@pytest.mark.parametrize("arguments", [(1, 2), ()], ids=["too many", "too few"])
+def test_a_call_that_the_pilot_does_not_take_is_the_pilots_fault(
+    tmp_path: Path, arguments: tuple[int, ...]
+) -> None:
+    def forward(model: None, x: int) -> int:
+        return x
+
+    standing_in: Any = SimpleNamespace(pilot=SimpleNamespace(part=lambda _: forward), callable=None)
+    assert Workload.call(standing_in, (1,), {}) == 1
+    with pytest.raises(TypeError) as caught:
+        Workload.call(standing_in, arguments, {})
+    fault = classify(caught.value, tmp_path / "pilot.py")
+    assert (fault.kind, fault.side) == ("pilot-raised", "workload")
 
 
 def test_a_misspelt_part_is_seen(tmp_path: Path) -> None:

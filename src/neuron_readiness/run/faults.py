@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,10 @@ _NETWORK = {
     "URLError",
 }
 _DEVICE = {"OutOfMemoryError", "AcceleratorError", "XlaRuntimeError"}
+# What Python says where a function is called with other arguments than it takes.
+_WRONG_CALL = re.compile(
+    r"\(\) (got an unexpected keyword|got multiple values|missing \d+ required|takes .* argument)"
+)
 _OWN = str(Path(__file__).resolve().parent.parent)
 
 
@@ -100,6 +105,10 @@ def classify(error: BaseException, pilot: Path) -> Fault:
         return Fault("pilot-raised", text, "infrastructure", trace)
     if isinstance(error, PilotError) or pilot in frames:
         return Fault("pilot-raised", text, "workload", trace)
-    if frames and str(frames[-1]).startswith(_OWN):
+    own = bool(frames) and str(frames[-1]).startswith(_OWN)
+    if own and isinstance(error, TypeError) and _WRONG_CALL.search(str(error)):
+        # The call itself failed, so that no frame of what was called is here.
+        return Fault("pilot-raised", text, "workload", trace)
+    if own:
         return Fault("tool-error", text, "unknown", trace)
     return Fault("pilot-raised", text, "unknown", trace)
