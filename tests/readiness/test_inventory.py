@@ -415,17 +415,17 @@ def test_a_kernel_counts_once_whatever_lines_name_it(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(KERNELS)
     hits = [dataclasses.asdict(h) for h in static.scan(path, "neuron")]
-    names = [name for name, _ in kernels.in_source(hits, ["mine::scale.default"])]
+    names = [name for name, *_ in kernels.in_source(hits, ["mine::scale.default"])]
     assert names == [
         "fast (extension) at own.py:8",
         "add_kernel (triton) at own.py:10",
         "mine::add (custom-operator) at own.py:19",
     ]
-    unreached = [name for name, _ in kernels.in_source(hits, [])]
+    unreached = [name for name, *_ in kernels.in_source(hits, [])]
     assert "mine::scale (custom-operator) at own.py:15" in unreached and len(unreached) == 4
     path.write_text("import flash_attn\nfrom flash_attn import f\nimport triton\nf(1)\n")
     hits = [dataclasses.asdict(h) for h in static.scan(path, "neuron")]
-    assert [n for n, _ in kernels.in_source(hits, [])] == [
+    assert [n for n, *_ in kernels.in_source(hits, [])] == [
         "flash_attn (cuda-library) at own.py:1",
         "import triton (triton) at own.py:3",
     ]
@@ -440,3 +440,19 @@ def test_an_operator_that_is_reached_is_one_kernel_of_the_record(tmp_path: Path)
     assert kernel["name"] == "clinic::spectral_radius"
     assert kernel["calls"] == 1 and kernel["has_gradient"] is False
     assert facts["count"] == facts["without_owner_or_test"] == 1
+
+
+def test_a_kernel_that_no_case_runs_is_open_and_no_gap(tmp_path: Path) -> None:
+    pilot = tmp_path / "pilot.py"
+    pilot.write_text(
+        "import torch\n"
+        "def model():\n    return torch.nn.Linear(2, 2)\n"
+        "def sharded(model):\n    import deepspeed\n    return deepspeed.initialize(model)\n"
+        "def inputs(split):\n    return [(torch.ones(1, 2),)] if split == 'requests' else []\n"
+    )
+    arguments = ("--device", "cpu", "--only", "inventory", "--only", "kernels")
+    _, record = run(pilot, tmp_path, *arguments, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    facts = record["items"]["kernels"]["facts"]
+    [kernel] = facts["kernels"]
+    assert kernel["name"].startswith("deepspeed (cuda-library)") and not kernel["seen"]
+    assert (facts["count"], facts["without_owner_or_test"]) == (1, 0)

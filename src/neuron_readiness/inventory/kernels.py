@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from neuron_readiness.inventory.hit import NOT_SEEN
 from neuron_readiness.inventory.values import Values
 
 KINDS = ("triton", "nki", "extension", "custom-operator", "cuda-library")
@@ -49,14 +50,15 @@ class Kernels:
 
 def in_source(
     hits: Iterable[dict[str, Any]], reached: Iterable[str]
-) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Kernels that source names and no case reached: (name, the first of its hits), each once.
-    ``reached``: overloads, ``ns::operator`` or ``ns::operator.overload``."""
+) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """Kernels that source names and no case reached: (name, the first of its hits, whether one of
+    its lines may have run), each once. ``reached``: overloads, ``ns::operator`` or
+    ``ns::operator.overload``."""
     hits = [h for h in hits if h["kind"] in KINDS]
     named = {h["kind"] for h in hits if h["kernel"]}
     ran = {overload.rpartition(".")[0] or overload for overload in reached}
     operators = ran | {h["kernel"] for h in hits if not h["kernel"].endswith("::")}
-    told = set()
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for hit in hits:
         kernel = hit["kernel"]
         if kernel in ran:
@@ -66,8 +68,9 @@ def in_source(
         if not kernel and hit["kind"] in named:
             continue  # an import, or a line within a kernel that counts
         # Without a name all lines of a kind in a file are one.
-        key = (hit["kind"], kernel or hit["file"])
-        if key not in told:
-            told.add(key)
-            place = f"{hit['file'].rsplit('/', 1)[-1]}:{hit['line']}"
-            yield f"{kernel or hit['text']} ({hit['kind']}) at {place}", hit
+        found.setdefault((hit["kind"], kernel or hit["file"]), []).append(hit)
+    for lines in found.values():
+        hit = lines[0]
+        place = f"{hit['file'].rsplit('/', 1)[-1]}:{hit['line']}"
+        name = f"{hit['kernel'] or hit['text']} ({hit['kind']}) at {place}"
+        yield name, hit, any(h.get("reach") != NOT_SEEN for h in lines)

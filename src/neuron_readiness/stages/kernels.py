@@ -50,9 +50,10 @@ def run(context: Context) -> StageResult:
         )
         row["calls"] += use.count
         row["share"] += use.seconds / total
-    for name, hit in in_source(context.earlier.get("inventory", {}).get("hits", []), list(rows)):
+    hits = context.earlier.get("inventory", {}).get("hits", [])
+    for name, hit, seen in in_source(hits, list(rows)):
         line = f"{hit['file']}:{hit['line']}"
-        rows[name] = {"name": name, "calls": None, "share": None, "line": line}
+        rows[name] = {"name": name, "calls": None, "share": None, "line": line, "seen": seen}
         rows[name]["operator"] = hit["kernel"] if "::" in hit["kernel"] else None
     for name in declared:
         if not any(name in row for row in rows):
@@ -89,13 +90,15 @@ def _has_gradient(name: str | None) -> bool | None:
 
 
 def _say(result: StageResult, context: Context, rows: list[dict[str, Any]]) -> None:
-    unowned = [r for r in rows if not (r["owner"] and r["test"])]
+    # What no case runs is no gap, as in the inventory: it is dead, or a case is missing.
+    counted = [r for r in rows if r.setdefault("seen", True)]
+    unowned = [r for r in counted if not (r["owner"] and r["test"])]
     trains = context.pilot.trains
     result.facts = {
         "kernels": rows,
         "count": len(rows),
         "without_owner_or_test": len(unowned),
-        "without_gradient": sum(r["has_gradient"] is False for r in rows) if trains else 0,
+        "without_gradient": sum(r["has_gradient"] is False for r in counted) if trains else 0,
     }
     for r in rows:
         share = "share not measured" if r["share"] is None else f"{r['share']:.1%} of the step"
@@ -104,6 +107,9 @@ def _say(result: StageResult, context: Context, rows: list[dict[str, Any]]) -> N
             f"{r['name']}: {share}, {gradient[r['has_gradient']]}, owner {r['owner'] or 'open'}, "
             f"test {r['test'] or 'open'}"
         )
+        if not r["seen"]:
+            result.open(f"{r['name']}: whether it is needed", "no case runs a line that names it")
+            continue
         if r["share"] is None:
             result.open(text, "it was not reached by a case")
         else:
