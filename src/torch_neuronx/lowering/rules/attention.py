@@ -15,9 +15,10 @@ import numpy as np
 from jax import lax
 
 from torch_neuronx.lowering import handlers
-from torch_neuronx.lowering.dtypes import cast, dtype_name, np_dtype, op_math
+from torch_neuronx.lowering.dtypes import cast, dtype_name
+from torch_neuronx.lowering.layout import transposed
 from torch_neuronx.lowering.philox import Stream
-from torch_neuronx.lowering.rules.matmul import laid_out, product
+from torch_neuronx.lowering.rules.matmul import product
 from torch_neuronx.lowering.table import lowers
 
 _HOST, _HOST_BACKWARD = "torchneuron.attention", "torchneuron.attention_backward"
@@ -40,19 +41,10 @@ def _host_takes(name: str, bias: Any, dropout: bool, query: Any, key: Any, value
 
 def _matmul(a: Any, b: Any, contract: tuple[int, int]) -> Any:
     """Batched product over (B, H); ``contract`` names the summed axis of each operand."""
-    if contract == (3, 3) and a.shape[2] == 1:
-        # One query: keys times it, as the keys lie.
-        return product(b, jnp.swapaxes(a, 2, 3), 2).reshape(*a.shape[:3], b.shape[2])
-    if contract == (3, 2) and a.shape[2] == 1:
-        return product(a, b, 2)
-    a = laid_out(a if contract[0] == 3 else jnp.swapaxes(a, 2, 3))
-    b = laid_out(b if contract[1] == 2 else jnp.swapaxes(b, 2, 3))
-    return lax.dot_general(
-        a,
-        b,
-        (((3,), (2,)), ((0, 1), (0, 1))),
-        preferred_element_type=np_dtype(op_math(dtype_name(a))),
-    )
+    turn = (0, 1, 3, 2)
+    a = a if contract[0] == 3 else transposed(a, turn)
+    b = b if contract[1] == 2 else transposed(b, turn)
+    return product(a, b, 2)
 
 
 def _share_heads(x: Any, heads: int) -> Any:
