@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -19,13 +20,26 @@ def end_with_parent() -> None:
 
 
 def kill_tree(pid: int) -> None:
-    """Kills a process, its group, and every process below it, also those in other sessions."""
-    for one in [*descendants(pid), pid]:
-        for kill, number in ((os.killpg, one), (os.kill, one)):
-            try:
-                kill(number, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):
-                pass
+    """Kills a process, its group, and every process below it, also those in other sessions.
+
+    All are stopped before one is killed: a process that saw its child die could start another,
+    or end in good order.
+    """
+    tree: list[int] = []
+    while new := [one for one in (pid, *descendants(pid)) if one not in tree]:
+        for one in new:
+            _send(os.kill, one, signal.SIGSTOP)
+        tree += new
+    for one in tree:
+        _send(os.killpg, one, signal.SIGKILL)
+        _send(os.kill, one, signal.SIGKILL)
+
+
+def _send(kill: Callable[[int, int], None], pid: int, number: signal.Signals) -> None:
+    try:
+        kill(pid, number)
+    except (ProcessLookupError, PermissionError):  # ended since, or another user's
+        pass
 
 
 def descendants(pid: int) -> list[int]:
