@@ -50,6 +50,12 @@ def test_wrong_value_names_option_expectation_and_value(options: dict[str, Any])
         run(options=options)
 
 
+@pytest.mark.parametrize("options", ["model_name", [("model_name", "x")], {3: True}])
+def test_options_of_another_type_say_what_was_expected(options: Any) -> None:
+    with pytest.raises(Exception, match=r"options of torch\.compile: expected a dict with names"):
+        run(options=options)
+
+
 def test_foreign_options_are_ignored_and_said_once() -> None:
     with pytest.warns(UserWarning, match=r"ignores the options max_autotune, model_nam \(did you"):
         run(options={"max_autotune": True, "model_nam": "x"})

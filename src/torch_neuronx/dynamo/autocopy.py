@@ -2,6 +2,8 @@
 
 As in TorchNeuron, results then lie on the device; TORCH_NEURONX_RETAIN_DEVICE_MODE=1 gives each the
 device it has in eager. 0-d CPU tensors are numbers, as everywhere in PyTorch, and are left alone.
+What the function writes into is copied back; inputs that share memory on the CPU share it on the
+device (``overlaps``).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from torch._functorch import config as functorch_config
 from torch.fx import GraphModule
 
 from torch_neuronx import config
+from torch_neuronx.dynamo import overlaps
 
 Compile = Callable[[GraphModule, list[Any]], Callable[..., Any]]
 
@@ -57,25 +60,28 @@ def compile(gm: GraphModule, example_inputs: list[Any], compile_graph: Compile) 
             "call with .to('neuron'), or unset the variable."
         )
     device = _device_of(example_inputs)
-    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
-    moved = list(example_inputs)
-    for i in positions:
-        moved[i] = _on_device(placeholders[i].meta["example_value"], device)
-    inner = compile_graph(gm, moved)
+    shared = overlaps.Overlaps.find(example_inputs, positions)
+    inner = compile_graph(gm, _moved(gm, example_inputs, positions, shared, device))
+    grouped = shared.grouped()
+    alone = [i for i in positions if i not in grouped]
     homes = _homes(gm) if config.get("TORCH_NEURONX_RETAIN_DEVICE_MODE") else []
 
     @torch._dynamo.disable(reason="copies inputs to the device")
     def call(*inputs: Any) -> Any:
         values = list(inputs)
-        versions = []
-        for i in positions:
+        for group in shared.groups:
+            views = overlaps.as_one([inputs[i] for i in group], device)
+            for i, made in zip(group, views, strict=True):
+                values[i] = made
+        for i in alone:
             values[i] = inputs[i].to(device)
-            versions.append(values[i]._version)
+        versions = [values[i]._version for i in positions]
         results = inner(*values)
-        for i, version in zip(positions, versions, strict=True):
-            if values[i]._version != version:
-                with torch.no_grad():
-                    inputs[i].copy_(values[i])
+        written = [i for i, v in zip(positions, versions, strict=True) if values[i]._version != v]
+        shared.check(written, inputs)
+        with torch.no_grad():
+            for i in written:
+                inputs[i].copy_(values[i])
         if not homes:
             return results
         return type(results)(
@@ -91,6 +97,28 @@ def _device_of(values: list[Any]) -> torch.device:
         if isinstance(value, torch.Tensor) and value.device.type == "neuron":
             return value.device
     return torch.device("neuron", torch.neuron.current_device())
+
+
+def _moved(
+    gm: GraphModule,
+    example_inputs: list[Any],
+    positions: list[int],
+    shared: overlaps.Overlaps,
+    device: torch.device,
+) -> list[Any]:
+    """The inputs that the graph is compiled for: those at ``positions`` as fakes on ``device``."""
+    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    moved = list(example_inputs)
+    fakes = {i: placeholders[i].meta["example_value"] for i in positions}
+    for i, fake in fakes.items():
+        moved[i] = _on_device(fake, device)
+    for group in shared.groups:
+        start, behind = overlaps.extent([example_inputs[i] for i in group])
+        with fakes[group[0]].fake_mode:
+            flat = torch.empty(behind - start, dtype=fakes[group[0]].dtype, device=device)
+            for i in group:
+                moved[i] = overlaps.view(flat, fakes[i], start)
+    return moved
 
 
 def _on_device(fake: Any, device: torch.device) -> Any:

@@ -35,11 +35,17 @@ class Options:
     def read(given: Mapping[str, Any] | None, mode: str | None) -> Options:
         """Raises ValueError for a value that an option does not take; foreign keys are named once.
 
-        And ImportError for a front end that is not installed.
+        Also TypeError for what is no mapping with texts as keys, and ImportError for a front end
+        that is not installed.
 
         ``dynamic`` is TorchNeuron's own note to itself and has no effect.
         """
-        given = given or {}
+        given = {} if given is None else given
+        if not isinstance(given, Mapping) or not all(isinstance(k, str) for k in given):
+            raise TypeError(
+                "options of torch.compile: expected a dict with names as keys, such as "
+                f"{{'model_name': 'gpt'}}, or None; got {given!r}"
+            )
         _notice_mode(mode)
         _notice_foreign(tuple(k for k in given if k not in OWN))
         name = given.get("model_name", "model_default")
