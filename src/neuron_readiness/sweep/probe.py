@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import time
 from collections.abc import Callable
 from typing import Any
@@ -69,7 +68,7 @@ def _examine(
     adapter.clear_tracking()
     model = None
     with _Column(row, "forward", tell):
-        model = copy.deepcopy(built.model).to(adapter.device)
+        model = running.placed(built.model, adapter.device)
         kwargs = trees.move(built.kwargs, adapter.device)
         actual = trees.move(running.forward(model, kwargs), "cpu")
         row["forward"] = True

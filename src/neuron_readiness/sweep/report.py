@@ -101,8 +101,9 @@ def _captured_otherwise(names: list[str]) -> list[str]:
 def _unstable(names: list[str]) -> list[str]:
     return [
         "",
-        f"Of those that differ, the reference itself moves as far where equal values are ordered "
-        f"otherwise, weights rounded once more or subnormal numbers zero: {', '.join(names)}.",
+        "Of those that differ, the reference itself moves as far where equal values are ordered "
+        f"otherwise, weights rounded once more, subnormal numbers zero or gradients contiguous: "
+        f"{', '.join(names)}.",
     ]
 
 

@@ -13,6 +13,17 @@ from neuron_readiness.recording import tolerance
 from neuron_readiness.recording.compare import Difference, compare, compare_all
 
 
+def placed(model: Any, device: str) -> Any:
+    """A copy on ``device``, with what the modules keep outside of their buffers: some hold a table
+    for the length they last met, which is the reference's by now."""
+    copied = copy.deepcopy(model).to(device)
+    for module in copied.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, torch.Tensor):
+                setattr(module, name, value.to(device))
+    return copied
+
+
 def forward(model: Any, kwargs: dict[str, Any]) -> Any:
     torch.manual_seed(0)
     with torch.no_grad():
