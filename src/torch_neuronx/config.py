@@ -439,7 +439,8 @@ _TABLE = (
         _STABLE,
         False,
         "Keep the FX graph, the program, the StableHLO module and the executable of what is "
-        "compiled, in folders `fx_graphs`, `raw`, `stablehlo` and `neff`.",
+        "compiled, in folders `fx_graphs`, `raw`, `stablehlo` and `neff`. What the cache has is "
+        "lowered again for that.",
     ),
     Option(
         "TORCH_NEURONX_DEBUG_DIR",

@@ -15,6 +15,7 @@ import pytest
 from compiler_fakes import BARE, FakeBackend, FakeLower, program
 
 from torch_neuronx import config
+from torch_neuronx.compiler import artifacts
 from torch_neuronx.compiler import compile as compile_module
 from torch_neuronx.compiler.cache import DiskCache
 from torch_neuronx.compiler.compile import Compiled, Compiler
@@ -375,6 +376,48 @@ def test_artefacts_are_kept_on_request(root: pathlib.Path, tmp_path: pathlib.Pat
     assert raw.read_text() == text
     assert module.read_bytes() == text.encode()
     assert b"xla_allow_excess_precision" in options.read_bytes()
+
+
+def test_artefacts_are_kept_of_what_the_cache_has(
+    root: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    first = compiler(root)
+    first.compile_program(b"key", program)
+    first.drain()
+    c = compiler(root)
+    kept = {
+        "TORCH_NEURONX_PRESERVE_COMPILATION_ARTIFACTS": "1",
+        "TORCH_NEURONX_DEBUG_DIR": str(tmp_path),
+    }
+    with config.override(kept):
+        assert c.lookup(b"key") is None  # to be lowered, for its module to be seen
+        made = c.compile_program(b"key", program)
+        c.drain()
+        again = c.lookup(b"key")
+    assert made.source == "l2" and again is not None and again.source == "l1"
+    (raw,) = (tmp_path / "raw" / "proc_0").iterdir()
+    (module,) = (tmp_path / "stablehlo" / "proc_0").iterdir()
+    (executable,) = (tmp_path / "neff" / "proc_0").glob("aten_*.pjrt")
+    assert raw.read_text() == module.read_text() == program().to_json()
+    assert FakeBackend().deserialize(executable.read_bytes()) is not None
+
+
+def test_artefacts_that_cannot_be_kept_are_said_once(
+    root: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(artifacts, "_failed", threading.Event())
+    (tmp_path / "file").touch()
+    kept = {
+        "TORCH_NEURONX_PRESERVE_COMPILATION_ARTIFACTS": "1",
+        "TORCH_NEURONX_DEBUG_DIR": str(tmp_path / "file"),
+    }
+    c = compiler(root)
+    with config.override(kept):
+        made = [c.compile_program(key, program).source for key in (b"one", b"two")]
+    assert made == ["compiled", "l2"]
+    (said,) = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+    assert "were not kept (TORCH_NEURONX_DEBUG_DIR)" in said
 
 
 def test_real_lowering_and_its_errors(root: pathlib.Path) -> None:

@@ -8,6 +8,8 @@ Under TORCH_NEURONX_DEBUG_DIR, with TorchNeuron's folders and file stems
 - ``stablehlo``: ``.stablehlo.mlirbc``, the portable artifact (bytecode: jaxlib reads it);
 - ``neff``: ``.pjrt``, the executable as the plugin serializes it (it is no NEFF), ``.options.pb``,
   its CompileOptionsProto, and ``.json``, key, name and times.
+
+What the cache on the disk has is lowered again for them, once, and not compiled.
 """
 
 from __future__ import annotations
@@ -16,12 +18,14 @@ import json
 import logging
 import os
 import re
+import threading
 import time
 from typing import Any
 
 from torch_neuronx import config
 
 _log = logging.getLogger(__name__)
+_failed = threading.Event()
 
 
 def enabled() -> bool:
@@ -35,7 +39,7 @@ def stem(name: str) -> str:
 
 
 def write(folder: str, file_name: str, data: bytes) -> None:
-    """Write one artefact. A disk that does not take it is logged and changes nothing else."""
+    """Write one artefact. A disk that does not take it changes nothing else; that is said once."""
     rank = os.environ.get("RANK", "0")
     directory = os.path.join(config.get("TORCH_NEURONX_DEBUG_DIR"), folder, f"proc_{rank}")
     try:
@@ -43,7 +47,9 @@ def write(folder: str, file_name: str, data: bytes) -> None:
         with open(os.path.join(directory, file_name), "wb") as file:
             file.write(data)
     except OSError as error:
-        _log.warning("compilation artefacts were not kept: %s", error)
+        say = _log.info if _failed.is_set() else _log.warning
+        _failed.set()
+        say("compilation artefacts were not kept (TORCH_NEURONX_DEBUG_DIR): %s", error)
 
 
 def preserve(

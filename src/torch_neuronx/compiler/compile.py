@@ -173,6 +173,7 @@ class Compiler:
         self._progress_after_s = progress_after_s
         self._events: collections.deque[CompileEvent] = collections.deque(maxlen=_MAX_EVENTS)
         self._recorded = 0
+        self._lowered: set[str] = set()  # digests of the calls whose artefacts were kept
         self._reset()
         _compilers.add(self)
 
@@ -369,7 +370,11 @@ class Compiler:
             if self.cache is not None:
                 cache, lease = self.cache, self.cache.lease(key)
                 found = lease.acquire(
-                    lambda: self._load(key, extra) if cache.contains(key, "op") else None
+                    lambda: (
+                        self._load(key, extra)
+                        if cache.contains(key, "op") and not self._shown(flight.call)
+                        else None
+                    )
                 )
                 if found is not None:
                     return found
@@ -380,6 +385,8 @@ class Compiler:
             with profiled("lower", flight.name):
                 reply = self.lower(program, self.backend.platform, self.backend.stablehlo_version)
             flight.future.lowered.set()
+            if artifacts.enabled():
+                self._lowered.add(flight.call)
             described = _describe(reply, extra)
             handle, source, compile_s, load_s, size = self._executable(
                 flight.name, reply.module, choice, program
@@ -407,12 +414,18 @@ class Compiler:
 
     def _find(self, call: str, extra: dict[str, Any] | None) -> Compiled | None:
         """From the disk, made here or for machines like this one."""
+        if self._shown(call):
+            return None
         found = self._load(self.key_of(call), extra)
         if found is None and self.portable is not None and self.cache is not None:
             key = self._portable_key(call)
             if self.cache.contains(key, "op"):
                 found = self._load(key, extra)
         return found
+
+    def _shown(self, call: str) -> bool:
+        """Whether a call is lowered whatever the disk has, because somebody wants to see it."""
+        return artifacts.enabled() and call not in self._lowered
 
     def _load(self, key: str, extra: dict[str, Any] | None) -> Compiled | None:
         """From the disk, without lowering. Whatever is wrong there is a miss."""
@@ -492,6 +505,7 @@ class Compiler:
     ) -> tuple[Any, str, float, float, int]:
         loaded = self._load_module(key)
         if loaded is not None:
+            self._preserve(name, key, module, choice, program)
             return loaded[0], "l2", 0.0, loaded[1], loaded[2]
         start = time.perf_counter()
         with profiled("compile", name):
@@ -503,10 +517,27 @@ class Compiler:
         meta = {"name": name, "compile_s": compile_s}
         if self.cache is not None and data is not None:
             self.cache.put(key, meta, data, "hlo")
-        if artifacts.enabled():
-            text = None if program is None else program.to_json()
-            artifacts.preserve(name, text, module, choice, data, {"key": key, **meta})
+        self._preserve(name, key, module, choice, program, data, meta)
         return handle, "compiled", compile_s, 0.0, size
+
+    def _preserve(
+        self,
+        name: str,
+        key: str,
+        module: bytes,
+        choice: bytes,
+        program: AnyProgram | None,
+        data: bytes | None = None,
+        meta: dict[str, Any] | None = None,
+    ) -> None:
+        """Keep artefacts, if they are asked for; without ``meta``, of what the disk has."""
+        if not artifacts.enabled():
+            return
+        if meta is None:
+            entry = self.cache.get(key, "hlo") if self.cache is not None else None
+            data, meta = (entry.payload, entry.meta) if entry else (None, {})
+        text = None if program is None else program.to_json()
+        artifacts.preserve(name, text, module, choice, data, {"key": key, **meta, "name": name})
 
     def _record(self, name: str, compiled: Compiled, size: int) -> None:
         with self._lock:
