@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import sys
 import warnings
 from pathlib import Path
 
@@ -39,6 +40,18 @@ def test_tested_versions_do_not_warn(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         tested.require("safetensors")
+
+
+@pytest.mark.parametrize("said", ['__version__ = "3.1"', ""])
+def test_a_checkout_on_the_path_needs_no_metadata(
+    said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "own_client.py").write_text(said)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_client", raising=False)
+    monkeypatch.setitem(tested.TESTED, "own-client", ("1.0", "2.0"))
+    with pytest.warns(tested.UntestedVersionWarning, match=r"3\.1 is" if said else "unknown"):
+        assert tested.require("own-client").__name__ == "own_client"
 
 
 def test_an_integration_of_pytorchs_own_warns_by_its_name(

@@ -45,7 +45,7 @@ def require(distribution: str, integration: str = "") -> ModuleType:
             "installed. Install the extra `clients`: pip install 'torchneuron[clients]'",
             name=name,
         ) from error
-    version = importlib.metadata.version(distribution)
+    version = _version(distribution, module)
     first, last = TESTED[distribution]
     if not _numbers(first) <= _numbers(version) <= _numbers(last):
         tested = first if first == last else f"{first} to {last}"
@@ -56,6 +56,14 @@ def require(distribution: str, integration: str = "") -> ModuleType:
             stacklevel=3,
         )
     return module
+
+
+def _version(distribution: str, module: ModuleType) -> str:
+    """Of what is installed; of a checkout on the path, which has no metadata, what it says."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return str(getattr(module, "__version__", "an unknown version"))
 
 
 def _numbers(version: str) -> tuple[int, ...]:
