@@ -123,3 +123,14 @@ def test_artefacts_lie_in_torchneurons_folders(tmp_path: Path) -> None:
     }  # fmt: skip
     (graph,) = (tmp_path / "fx_graphs" / "proc_0").iterdir()
     assert "torch.ops.aten.sin.default" in graph.read_text()
+
+
+def test_a_directory_that_does_not_take_the_tables_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(ledger, "_exports", ["graph_stats"])
+    with config.override({"TORCH_NEURONX_METRICS_DIR": str(tmp_path / "file")}):
+        ledger._export_at_exit()
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert "metric tables were not written (TORCH_NEURONX_METRICS_DIR)" in said

@@ -9,12 +9,15 @@ from __future__ import annotations
 import atexit
 import csv
 import dataclasses
+import logging
 import os
 import threading
 import time
 from typing import Any
 
 from torch_neuronx import config
+
+_log = logging.getLogger(__name__)
 
 TABLES = ("graph_stats", "specialisations", "eager_frames")
 
@@ -162,11 +165,22 @@ def enable_exports() -> None:
         first = bool(names) and not _exports
         _exports[:] = names
     if first:
-        atexit.register(export)
+        atexit.register(_export_at_exit)
+
+
+def _export_at_exit() -> None:
+    try:
+        export()
+    except OSError as error:
+        _log.warning("metric tables were not written (TORCH_NEURONX_METRICS_DIR): %s", error)
 
 
 def export(directory: str | None = None) -> list[str]:
-    """Write the enabled tables as CSV; the paths."""
+    """Write the enabled tables as CSV; the paths.
+
+    Raises:
+        OSError: the directory cannot be made, or does not take them.
+    """
     directory = directory or config.get("TORCH_NEURONX_METRICS_DIR")
     os.makedirs(directory, exist_ok=True)
     rank = os.environ.get("RANK", "0")
