@@ -13,6 +13,7 @@ from typing import Any
 DIVISORS = (16, 8, 4, 2, 1)
 VOCABULARY = 512
 _LAYERS = 2
+_MOST_PIXELS = 256  # a side
 
 _WIDTH = re.compile(
     r"hidden_size|hidden_dim|embed|(^|_)dim($|_)|dims$|d_model|d_ff|ffn|intermediate|inner|channels"
@@ -142,6 +143,7 @@ def shrink(
     }
     if not keep_depth:
         _layer_kinds(reduced)
+    _coefficients(config, reduced, divisor, keep_depth)
     _images(reduced)
     _tokens(reduced)
     return reduced
@@ -228,9 +230,22 @@ def _layer_kinds(config: dict[str, Any]) -> None:
             config[key] = list(value)[: len(kept)]
 
 
+def _coefficients(
+    config: dict[str, Any], reduced: dict[str, Any], divisor: int, keep_depth: bool
+) -> None:
+    """An EfficientNet says widths and depths once for all sizes, and a factor for its own."""
+    width, depth = config.get("width_coefficient"), config.get("depth_coefficient")
+    if not isinstance(width, float) or not isinstance(depth, float):
+        return
+    tables = {k: v for k, v in config.items() if isinstance(v, (list, tuple))}
+    reduced |= tables | {"width_coefficient": width / divisor}
+    if not keep_depth:
+        reduced["depth_coefficient"] = min(depth, 1.0)
+
+
 def _images(config: dict[str, Any]) -> None:
     """Four patches a side; sixteen in windows of two where attention goes by windows, so that there
-    is a window after three halvings."""
+    is a window after three halvings. Without patches a side is what convolutions go over."""
     size, patch = config.get("image_size"), config.get("patch_size")
     window = config.get("window_size")
     if isinstance(window, int) and isinstance(size, int) and isinstance(patch, int):
@@ -238,6 +253,8 @@ def _images(config: dict[str, Any]) -> None:
             config |= {"image_size": 16 * patch, "window_size": 2}
     elif isinstance(size, int) and isinstance(patch, int) and size > 4 * patch > 0:
         config["image_size"] = 4 * patch
+    elif isinstance(size, int) and patch is None and window is None:
+        config["image_size"] = min(size, _MOST_PIXELS)
 
 
 def _tokens(config: dict[str, Any]) -> None:

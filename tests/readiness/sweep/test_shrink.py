@@ -118,3 +118,16 @@ def test_an_entry_that_a_class_lacks_is_given_to_the_part_that_lacks_it() -> Non
 
 def test_a_decoder_that_makes_its_steps_in_one_forward_makes_few() -> None:
     assert shrink({"max_text_length": 500}, 16) == {"max_text_length": 8}
+
+
+def test_sides_of_images_without_patches_have_a_bound() -> None:
+    assert shrink({"image_size": 600}, 16) == {"image_size": 256}
+    assert shrink({"image_size": 224}, 16) == {"image_size": 224}
+
+
+def test_coefficients_are_reduced_and_not_what_they_multiply() -> None:
+    tables = {"in_channels": [32, 16], "out_channels": [16, 192]}
+    config = {**tables, "width_coefficient": 2.0, "depth_coefficient": 3.1, "hidden_dim": 2560}
+    small = {**tables, "width_coefficient": 0.125, "hidden_dim": 160}
+    assert shrink(config, 16) == {**small, "depth_coefficient": 1.0}
+    assert shrink(config, 16, keep_depth=True) == {**small, "depth_coefficient": 3.1}

@@ -10,10 +10,12 @@ from typing import Any
 
 from neuron_readiness.sweep.shrink import DIVISORS, shrink
 from neuron_readiness.sweep.sources import Built, CannotBuild
-from neuron_readiness.sweep.sources.diffusion_inputs import TEXT, candidates, runs
+from neuron_readiness.sweep.sources.diffusion_corrections import runs
+from neuron_readiness.sweep.sources.diffusion_inputs import TEXT, axis, candidates
 from neuron_readiness.sweep.sources.torchvision_shim import why_not
 
 _MOST_PARAMETERS = 60_000_000
+_GROUPS = 32  # of a group norm, as most models of images have
 
 
 def available() -> str | None:
@@ -42,10 +44,16 @@ def build(name: str) -> Built:
         for key, p in inspect.signature(cls.__init__).parameters.items()
         if p.default is not inspect.Parameter.empty
     }
-    failed: list[Exception] = []
-    for divisor, fill in itertools.product(DIVISORS, (False, True)):
+    furthest = (0, "")
+    ways = itertools.product(DIVISORS, (1, _GROUPS), (False, True))
+    for divisor, multiple, fill in ways:
         try:
             entries = _reduced(defaults, divisor)
+            if multiple > 1:
+                grouped = _grouped(entries, defaults, multiple)
+                if grouped == entries:
+                    continue
+                entries = grouped
             if fill:
                 entries = _filled(entries, cls)
             with torch.device("meta"):
@@ -55,23 +63,26 @@ def build(name: str) -> Built:
             torch.manual_seed(0)
             model = cls(**entries).eval()
         except Exception as error:
-            failed.append(error)
+            furthest = max(furthest, _how_far(error))
             continue
         for recipe, guess in candidates(model):
             try:
-                kwargs = runs(model, guess)
+                kwargs = runs(model, guess, axis(recipe))
             except Exception as error:
-                failed.append(error)
+                furthest = max(furthest, _how_far(error))
                 continue
-            words = f"1/{divisor}, defaults filled" if fill else f"1/{divisor}"
-            return Built(model, kwargs, name, recipe, words, count)
-    furthest = max(failed, key=_depth)
-    raise CannotBuild(f"{type(furthest).__name__}: {str(furthest).strip()[:300]}") from furthest
+            words = [f"1/{divisor}"]
+            words += [f"multiples of {multiple}"] if multiple > 1 else []
+            words += ["defaults filled"] if fill else []
+            return Built(model, kwargs, name, recipe, ", ".join(words), count)
+    raise CannotBuild(furthest[1])
 
 
-def _depth(error: Exception) -> int:
-    """How deep in the model it was raised: the attempt that came furthest says most."""
-    return len(traceback.extract_tb(error.__traceback__))
+def _how_far(error: Exception) -> tuple[int, str]:
+    """How deep in the model it was raised, since the attempt that came furthest says most, and what
+    it says. The error itself would keep the model and its inputs alive."""
+    depth = len(traceback.extract_tb(error.__traceback__))
+    return depth, f"{type(error).__name__}: {str(error).strip()[:300]}"
 
 
 _KEPT = re.compile(r"pos_embed_max_size|num_embeds|axes_dims?|rope_axes_dim|axes_dims_rope")
@@ -118,6 +129,19 @@ def _reduced(defaults: dict[str, Any], divisor: int) -> dict[str, Any]:
     return entries
 
 
+def _grouped(entries: dict[str, Any], defaults: dict[str, Any], multiple: int) -> dict[str, Any]:
+    """Widths that were multiples are multiples again, for groups that the model's code counts."""
+
+    def whole(small: Any, value: Any) -> Any:
+        if type(value) is int and small != value and value % multiple == 0:
+            return min(value, -(-small // multiple) * multiple)
+        if isinstance(value, (list, tuple)) and isinstance(small, (list, tuple)):
+            return type(value)(map(whole, small, value))
+        return small
+
+    return {key: whole(small, defaults[key]) for key, small in entries.items()}
+
+
 # What a constructor requires or leaves at None, and the model needs.
 _NEEDED: dict[str, Any] = {
     "in_channels": 4,
@@ -155,4 +179,8 @@ def _filled(entries: dict[str, Any], cls: Any) -> dict[str, Any]:
     """``entries`` with what the constructor of ``cls`` requires or leaves at None, where known."""
     takes = inspect.signature(cls.__init__).parameters
     needed = {k: v for k, v in _NEEDED.items() if k in takes and entries.get(k) is None}
-    return {**entries, **needed}
+    whole = {**entries, **needed}
+    heads, size = whole.get("num_attention_heads"), whole.get("attention_head_dim")
+    if "hidden_size" in whole and isinstance(heads, int) and isinstance(size, int):
+        whole["hidden_size"] = heads * size
+    return whole

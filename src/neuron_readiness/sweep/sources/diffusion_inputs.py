@@ -1,14 +1,12 @@
-"""Inputs for a model of diffusers: guessed from what its forward takes, then corrected by what the
-model says of them.
+"""Inputs for a model of diffusers, guessed from what its forward takes.
 
 A width that the configuration does not tell is given a number that nothing else has, so that the
 error which names it ("mat1 and mat2 shapes cannot be multiplied (8x61 and 256x64)") says which
-argument it belongs to, and what it should have been.
+argument it belongs to, and what it should have been: see ``diffusion_corrections``.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
 import re
 from collections.abc import Iterator
@@ -19,16 +17,16 @@ import torch
 Inputs = dict[str, Any]
 TEXT = 8  # tokens of a condition
 _SIDE = 4  # of an image that comes as tokens
-_MARKS = (61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151)
-_MOST_CORRECTIONS = 8
+MARKS = (61, 67, 71, 73, 79, 83, 89, 97, 101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151)
 # Arguments that switch something else on, and what the library makes itself.
 _USUAL = (
     *("timestep", "encoder_hidden_states", "hidden_states", "pooled_projections", "padding_mask"),
-    *("img_ids", "txt_ids", "guidance"),
+    *("img_ids", "txt_ids", "guidance", "text_encoder_layers", "image_meta_size", "style"),
 )
 _NOT_GIVEN = re.compile(
     r"attention_kwargs|return_dict|generator|sample_posterior|kv_cache|attention_mask$|rotary_emb|residual"
     r"|controlnet_.*samples|skip_layers|scale|guess_mode|from_multi|block_controlnet|_coords$|class_labels"
+    r"|timestep_r$|attention_mask_1$"
 )
 
 
@@ -46,7 +44,7 @@ def candidates(model: Any) -> Iterator[tuple[str, Inputs]]:
             main = torch.randn(shape, generator=make)
             whole = "list" in str(takes[first].annotation)
             inputs: Inputs = {first: [main[0]] if whole else main}
-            marks = iter(_MARKS)
+            marks = iter(MARKS)
             for name, parameter in list(takes.items())[1:]:
                 required = parameter.default is inspect.Parameter.empty
                 wanted = name in given if given is not None else not _NOT_GIVEN.search(name)
@@ -56,27 +54,6 @@ def candidates(model: Any) -> Iterator[tuple[str, Inputs]]:
                     if value is not None:
                         inputs[name] = value
             yield form + more, inputs
-
-
-def runs(model: Any, inputs: Inputs) -> Inputs:
-    """``inputs``, corrected until the model runs on them.
-
-    Raises:
-        Exception: what the model says of them when nothing more can be learnt from it.
-    """
-    for _ in range(_MOST_CORRECTIONS):
-        try:
-            with torch.no_grad():
-                model(**copy.copy(inputs))
-            return inputs
-        except Exception as error:
-            corrected = _corrected(inputs, str(error))
-            if corrected is None:
-                raise
-            inputs = corrected
-    with torch.no_grad():
-        model(**copy.copy(inputs))
-    return inputs
 
 
 def _forms(config: Any) -> list[tuple[str, tuple[int, ...]]]:
@@ -96,6 +73,13 @@ def _forms(config: Any) -> list[tuple[str, tuple[int, ...]]]:
         ("video, channels last", (1, 5, size, size, channels)),
         ("vector", (1, channels)),
     ]
+
+
+def axis(form: str) -> int:
+    """The dimension that is the channels of the first argument, by the name of its form."""
+    if form.startswith(("tokens", "video, channels last")):
+        return -1
+    return 2 if form.startswith("frames") else 1
 
 
 def _argument(
@@ -138,7 +122,7 @@ def _by_name(
     if name in ("original_size", "target_size", "crop_coords"):
         return torch.tensor([[64.0, 64.0]])
     if name in ("fps", "seconds"):
-        return torch.tensor([8.0])
+        return 8 if kind.startswith("int") else torch.tensor([8.0])
     if name in ("height", "width", "num_frames"):
         sizes = {"height": main.shape[-2:][0], "width": main.shape[-1], "num_frames": 1}
         return _SIDE if main.dim() == 3 and name != "num_frames" else sizes[name]
@@ -155,8 +139,16 @@ def _by_name(
             "text_embeds": random(1, _pooled(config) or 32),
             "time_ids": torch.ones(1, 6),
         }
+    if name == "indices_latents":
+        return torch.arange(main.shape[2]) if main.dim() > 4 else None
     if name == "added_time_ids":
         return torch.ones(1, 3)
+    if name == "image_meta_size":
+        return torch.full((1, 6), 64.0)
+    if name == "style":
+        return torch.zeros(1, dtype=torch.int64)
+    if name == "text_encoder_layers":
+        return [random(1, TEXT, config.get("text_encoder_dim") or next(marks)) for _ in range(4)]
     if name in ("visual_rope_pos",):
         return tuple(torch.arange(n) for n in (*main.shape[1:2], *main.shape[2:4]))
     if name in ("text_rope_pos",):
@@ -183,6 +175,8 @@ def _by_name(
     if re.search(r"pooled|global|proj_embedding|^image_embeds$|clip_text_pooled", name):
         shape = (1,) if re.search("pooled|proj|global", name) else (1, TEXT)
         return random(*shape, _pooled(config) or next(marks))
+    if name == "image_embeddings":
+        return random(1, _width(config) or next(marks))
     if re.search(r"latents|pixel_values|^latent_cond$", name):
         return random(*main.shape)
     if re.search(r"hidden_states|embeds|embeddings|cap_feats|text_bth|tokens$|^z$", name):
@@ -202,49 +196,3 @@ def _width(config: Any) -> int | None:
     """Of a text's embedding, where the configuration tells it."""
     names = ("caption_channels", "cross_attention_dim", "joint_attention_dim", "text_dim")
     return next((w for k in names if isinstance(w := config.get(k), int)), None)
-
-
-# What an error says: the size that came and the one that was expected, and of which dimension.
-_LAST = -1
-_CHANNELS = 1
-_SAID = [
-    (re.compile(r"cannot be multiplied \(\d+x(?P<got>\d+) and (?P<want>\d+)x"), _LAST),
-    (re.compile(r"to have (?P<want>\d+) channels, but got (?P<got>\d+) channels"), _CHANNELS),
-    (re.compile(r"shape \[\*, (?P<want>\d+)\], but got.*size\s?\[[\d, ]*?(?P<got>\d+)\]"), _LAST),
-    (re.compile(r"tensor a \((?P<got>\d+)\) must match.*tensor b \((?P<want>\d+)\)"), _LAST),
-    (re.compile(r"tensor a \((?P<want>\d+)\) must match.*tensor b \((?P<got>\d+)\)"), _LAST),
-]
-
-
-def _corrected(inputs: Inputs, error: str) -> Inputs | None:
-    """Inputs with the size that ``error`` names, of the one argument that has the wrong one."""
-    for pattern, dimension in _SAID:
-        said = pattern.search(error)
-        if said is None:
-            continue
-        got, want = int(said["got"]), int(said["want"])
-        bearers = [name for name, value in inputs.items() if _size(value, dimension) == got]
-        if len(bearers) == 1 and got != want:
-            name = bearers[0]
-            return {**inputs, name: _resized(inputs[name], dimension, want)}
-    return None
-
-
-def _size(value: Any, dimension: int) -> int | None:
-    """Of a floating tensor, or of each of a list; None for anything else."""
-    if isinstance(value, list) and value and isinstance(value[0], torch.Tensor):
-        value, dimension = value[0], min(dimension, 0) if dimension < 0 else dimension - 1
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dim() < 2:
-        return None
-    if dimension == _LAST and value.dim() > 3:  # a side of an image is no width
-        return None
-    return value.shape[dimension]
-
-
-def _resized(value: Any, dimension: int, size: int) -> Any:
-    if isinstance(value, list):
-        inner = dimension if dimension < 0 else dimension - 1
-        return [_resized(v, inner, size) for v in value]
-    shape = list(value.shape)
-    shape[dimension] = size
-    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
