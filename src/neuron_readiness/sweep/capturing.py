@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -31,7 +32,14 @@ def compiled(row: dict[str, Any], model: Any, kwargs: dict[str, Any], adapter: A
         return _run(model, kwargs, adapter.compile_backend, fullgraph=False)
     finally:
         row["graph_breaks"] = sum(counters["graph_break"].values())
-        row["break_reasons"] = sorted({r.strip().split("\n")[0] for r in counters["graph_break"]})
+        row["break_reasons"] = sorted({_reason(text) for text in counters["graph_break"]})
+
+
+def _reason(text: str) -> str:
+    """Dynamo's reason in a line; of a Python function that it does not trace, which one of what."""
+    head = text.strip().split("\n")[0]
+    called = re.search(r"builtin operator `(\w+)` with argument types \[(.*?)\]", text)
+    return f"{head}: {called[1]} of {called[2]}" if called is not None else head
 
 
 def reference_captures(built: Built) -> bool:

@@ -116,7 +116,11 @@ def _passes(row: dict[str, Any], column: str | None) -> bool:
 
 
 # Reasons of Dynamo that are the model's own: Python that depends on what a tensor holds.
-_DATA = re.compile(r"data[- ]?dependent|dynamic shape operator|tensor\.item\(\)", re.IGNORECASE)
+_DATA = re.compile(
+    r"data[- ]?dependent|dynamic shape operator|tensor\.item\(\)"
+    r"|builtin operator: range of .*'Tensor'",
+    re.IGNORECASE,
+)
 
 
 def aims(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
