@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import logging
 from typing import Any
@@ -65,7 +66,22 @@ def fill(record: ledger.Specialisation, compiled: Compiled | None) -> None:
     except (RuntimeError, NotImplementedError):
         pass  # the plugin does not say
     record.source = compiled.source
-    report(record)
+
+
+class Report:
+    """Tells of a specialisation once it is planned and its executable is there, whichever is last.
+
+    Those come from different threads.
+    """
+
+    def __init__(self, record: ledger.Specialisation) -> None:
+        self._record = record
+        self._parts = itertools.count(1)
+
+    def part(self) -> None:
+        """One of the two is done."""
+        if next(self._parts) == 2:
+            report(self._record)
 
 
 def report(record: ledger.Specialisation) -> None:

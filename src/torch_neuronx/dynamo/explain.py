@@ -70,7 +70,10 @@ class Explanation:
         if self.error is not None:
             lines.append(f"  it raises: {self.error}")
         for g in self.graphs:
-            lines.append(f"graph {g.graph_name}: {g.graph_node_count} nodes, {g.cause}")
+            lines.append(
+                f"graph {g.graph_name}: {g.graph_node_count} nodes, traced in {g.trace_s:.3f} s, "
+                f"{g.cause}"
+            )
             if g.traced == "cached":
                 lines.append("  found in AOTAutograd's cache")
             if g.obstacle:

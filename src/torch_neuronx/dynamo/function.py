@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._dynamo.utils import counters
+from torch._logging import getArtifactLogger
 
 from torch_neuronx import _C
 from torch_neuronx.compiler import artifacts, ledger, planning
@@ -23,10 +24,26 @@ from torch_neuronx.dynamo.options import Options
 from torch_neuronx.dynamo.split import Split, split
 
 _serial = itertools.count()
+_output_code = getArtifactLogger(__name__, "output_code")
 
 
 class CompilationError(RuntimeError):
     """A graph could not be compiled; names the FX node and the Python line where they are known."""
+
+
+class _Readable:
+    """A graph's text, written only if somebody logs it."""
+
+    def __init__(self, name: str, gm: torch.fx.GraphModule) -> None:
+        self._name, self._gm = name, gm
+
+    def __str__(self) -> str:
+        return f"{self._name}, as it is lowered to StableHLO:\n{readable(self._gm)}"
+
+
+def readable(gm: torch.fx.GraphModule) -> str:
+    """A graph as Python, with shapes, strides, devices and lines."""
+    return gm.print_readable(print_output=False, include_stride=True, include_device=True)
 
 
 class CompiledFunction:
@@ -60,9 +77,9 @@ class CompiledFunction:
         ledger.add_graph(self.record)
         counters["neuron"]["compiled_graphs"] += 1
         counters["neuron"]["graphs_with_collectives"] += self.record.has_collectives
+        _output_code.debug("%s", _Readable(self.name, gm))
         if artifacts.enabled():
-            text = gm.print_readable(print_output=False, include_stride=True, include_device=True)
-            artifacts.preserve_graph(self.name, text)
+            artifacts.preserve_graph(self.name, readable(gm))
         self._regions: regions.Runner | None = None
         if self._obstacle:
             self._split_around_obstacles(gm, name, kind, graph_id)
@@ -165,17 +182,19 @@ class CompiledFunction:
             or self.record.cause,
         )
         ledger.add_specialisation(self.record, record)
+        record.flops = costs.flops(self._device_gm, values)
+        told = causes.Report(record)
         lines: list[str] = []
 
         def observe(compiled: Compiled | None, error: BaseException | None) -> None:
             causes.fill(record, compiled)
+            told.part()
 
         try:
             key = b"graph\0" + self._digest + call["words"]
             made = planning.from_disk(name, key)
             if made is not None:
-                causes.fill(record, made.compiled)
-                program = None
+                observe(made.compiled, None)
             else:
                 program, shape, lines = fx.write(self._device_gm, call, values)
                 if self.record.frontend != "jax":
@@ -192,9 +211,10 @@ class CompiledFunction:
                 )
         except Exception as error:
             record.source = "failed"
+            causes.report(record)
             raise CompilationError(f"{self.name}: {_explain(error, lines)}. {_ADVICE}") from error
-        record.flops = costs.flops(self._device_gm, values)
         record.plan_s = time.perf_counter() - start
+        told.part()
         return made.plan
 
 
