@@ -140,12 +140,13 @@ def is_out(argument: Any) -> bool:
     return bool(argument.is_out)
 
 
-def policies(schema: Any, rule: table.Rule) -> list[str]:
+def policies(schema: Any, rule: table.Rule, operands: frozenset[str]) -> list[str]:
+    """``operands``: the rule's integers that are operands."""
     result = []
     for a in schema.arguments:
         kind = str(a.type).removeprefix("Optional[").rstrip("]")
         number = "number" in kind or kind == "float"
-        if a.name in rule.operand:
+        if a.name in operands:
             result.append("operand")
         elif not number or a.name in rule.static:
             result.append("static")
@@ -164,8 +165,12 @@ def row(name: str, kind: str, schema: Any, rule: table.Rule) -> dict[str, Any]:
         result["kind"] = kind
     if name != rule.overload:
         result["base"] = rule.overload
-    if kind != "graph" and (listed := policies(schema, rule)):
+    listed = policies(schema, rule, rule.operand) if kind != "graph" else []
+    in_graphs = policies(schema, rule, rule.operand | rule.graph_operand)
+    if listed:
         result["policies"] = listed
+    if in_graphs != listed and kind in ("functional", "graph"):
+        result["graph_policies"] = in_graphs
     if "rng" in rule.wants:
         result["rng"] = True
     if "checks" in rule.wants:

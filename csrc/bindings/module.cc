@@ -197,10 +197,12 @@ py::dict platform() {
   return result;
 }
 
-// A compiled graph: a callable without schema, called with tensors and integers.
+// A compiled graph: a callable without schema, called with tensors and numbers. The numbers at
+// the positions `operands` are read by its executables; any other is part of the key.
 class Graph {
  public:
-  explicit Graph(std::string name) : callable_(std::move(name), {}) {}
+  Graph(std::string name, const std::vector<size_t>& operands)
+      : callable_(std::move(name), policies(operands)) {}
 
   py::list call(const py::sequence& arguments) {
     std::vector<c10::IValue> values;
@@ -236,6 +238,15 @@ class Graph {
   Callable& callable() { return callable_; }
 
  private:
+  static std::vector<NumberPolicy> policies(const std::vector<size_t>& operands) {
+    std::vector<NumberPolicy> result;
+    for (const size_t position : operands) {
+      if (result.size() <= position) result.resize(position + 1, NumberPolicy::kStatic);
+      result[position] = NumberPolicy::kWide;
+    }
+    return result;
+  }
+
   Callable callable_;
 };
 
@@ -425,7 +436,8 @@ void bind(py::module_& m) {
   bind_host_kernels(m);
   bind_memory(m);
   py::class_<Graph>(m, "Graph")
-      .def(py::init<std::string>())
+      .def(py::init<std::string, const std::vector<size_t>&>(), py::arg("name"),
+           py::arg("operands") = std::vector<size_t>())
       .def("__call__", &Graph::call)
       .def_property_readonly("num_plans", [](Graph& g) { return g.callable().num_plans(); });
 }

@@ -51,10 +51,13 @@ class Plan:
     """What one key does."""
 
 class Graph:
-    """A compiled graph: called with tensors and numbers."""
+    """A compiled graph: called with tensors and numbers.
+
+    The numbers at the positions ``operands`` are read by its executables; others are in their keys.
+    """
 
     num_plans: int
-    def __init__(self, name: str) -> None: ...
+    def __init__(self, name: str, operands: Sequence[int] = ()) -> None: ...
     def __call__(self, arguments: Sequence[Any]) -> list[Any]: ...
 
 def called_from_several_threads() -> bool: ...

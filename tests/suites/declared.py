@@ -41,8 +41,8 @@ HIGHER_ORDER: dict[str, str] = {
         "and here nothing else is left of the graph"
     ),
     "while_loop_stack_output_simple_compiled": (
-        "the result has as many rows as the loop makes turns, which only its data tell: "
-        "the graph runs operator by operator"
+        "the result has as many rows as the loop makes turns, which only its data tell: one "
+        "executable counts them, the number is read, and another makes them"
     ),
 }
 

@@ -11,6 +11,8 @@ import functools
 import json
 from pathlib import Path
 
+import torch
+
 from torch_neuronx import _C
 
 # Numbers of csrc/torch/dispatch/key.h's NumberPolicy.
@@ -23,7 +25,8 @@ class Overload:
 
     ``base`` is the functional overload that names the rule. ``kind`` is "functional", "inplace",
     "out", or "graph": no kernel, the rule serves compiled graphs alone. ``policies``: what
-    becomes of number arguments, by position. ``internal`` ones are called by our own C++ kernels
+    becomes of number arguments, by position, in eager; ``graph_policies``: in compiled graphs.
+    ``internal`` ones are called by our own C++ kernels
     and not registered with the dispatcher. ``checks``: the rule refuses bad indices, singular
     matrices and the like. ``light``: several compile about as fast as one (element-wise operators
     and moves).
@@ -33,6 +36,7 @@ class Overload:
     base: str
     kind: str
     policies: tuple[str, ...]
+    graph_policies: tuple[str, ...]
     uses_rng: bool
     exact: bool
     mutates: tuple[str, ...]
@@ -51,6 +55,7 @@ def table() -> dict[str, Overload]:
             row.get("base", row["name"]),
             row.get("kind", "functional"),
             tuple(row.get("policies", ())),
+            tuple(row.get("graph_policies", row.get("policies", ()))),
             row.get("rng", False),
             row.get("exact", False),
             tuple(row.get("mutates", ())),
@@ -66,6 +71,21 @@ def table() -> dict[str, Overload]:
 def rule_names() -> frozenset[str]:
     """Functional overloads that the lowering table has a rule of."""
     return frozenset(row.base for row in table().values())
+
+
+def graph_operands(op: torch._ops.OpOverload) -> frozenset[int]:
+    """Positions of the arguments that the rule of an overload takes as 0-d arrays in a compiled
+    graph: tensors, and numbers that need not be known."""
+    row = table().get(op.name())
+    # Bounds of random numbers are checked where they are known.
+    if row is None or row.uses_rng:
+        return frozenset()
+    policies = row.graph_policies
+    return frozenset(
+        i
+        for i, a in enumerate(op._schema.arguments)
+        if str(a.type) == "Tensor" or (i < len(policies) and policies[i] != "static")
+    )
 
 
 def register() -> None:

@@ -24,7 +24,9 @@ from torch_neuronx.dynamo import (
     autocopy,
     buckets,
     device_interface,
+    floats,
     frames,
+    loops,
     obstacles,
     padding,
 )
@@ -65,7 +67,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     # PyTorch's entry to packed sequences is a custom operator around one that has a rule.
     for custom in (varlen._varlen_attn, varlen._varlen_attn_backward):
         chosen[custom._opoverload] = custom._init_fn
-    return chosen
+    return {**{op: floats.keeps(op) for op in floats.readers(rules)}, **chosen}
 
 
 def _partition(joint: torch.fx.GraphModule, inputs: Any, **kwargs: Any) -> Any:
@@ -176,7 +178,9 @@ def compile(
 
     def compiler(kind: str, cache: aot_cache.Cache | None) -> Callable[..., Any]:
         def compile_graph(graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+            floats.restore(graph)
             expand(graph, decompositions())
+            loops.count_turns(graph)
             decomposed = tuple(sorted(_decomposed))
             function = build(graph, kind, decomposed, "by AOTAutograd")
             if cache is None:

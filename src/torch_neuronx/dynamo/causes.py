@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,9 +18,10 @@ from torch_neuronx.compiler.compile import Compiled
 _log = logging.getLogger(__name__)
 
 
-def signature(values: list[Any]) -> tuple[str, ...]:
-    """What of a call's inputs decides its executable, a text each."""
-    return tuple(_describe(v) for v in values)
+def signature(values: list[Any], operands: Sequence[int] = ()) -> tuple[str, ...]:
+    """What of a call's inputs decides its executable, a text each; of the numbers at ``operands``
+    that is the type alone."""
+    return tuple(type(v).__name__ if i in operands else _describe(v) for i, v in enumerate(values))
 
 
 def _describe(value: Any) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from torch_neuronx.dynamo.sizes import Sizes
+from torch_neuronx.dynamo.sizes import Sizes, examples
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ def flops(gm: GraphModule, values: list[Any]) -> int:
     counted = [n for n in gm.graph.nodes if _packet(n) in formulas]
     if not counted:
         return 0
-    inputs = [n.meta.get("val") for n in gm.graph.nodes if n.op == "placeholder"]
+    inputs = examples(gm)
     sizes = Sizes(inputs, values[: len(inputs)])
     return sum(_of_node(node, formulas[_packet(node)], sizes) for node in counted)
 
@@ -51,6 +51,8 @@ def _meta(node: Node, sizes: Sizes) -> Any:
             return type(value)(one(v) for v in value)
         return sizes.number(value) if value is not None else None
 
+    if node.meta.get("operand"):
+        return 1  # no formula asks for more than a number
     return one(node.meta.get("val"))
 
 

@@ -116,7 +116,7 @@ class CompiledFunction:
         self._literals = fx.literal_results(self._device_gm)
         text = f"{self.record.frontend}\n{fx.canonical_text(self._device_gm)}"
         self._digest = hashlib.sha256(text.encode()).digest()
-        self._graph = _C.Graph(self.name)
+        self._graph = _C.Graph(self.name, self._split.operands)
         _register(self)
 
     def _warn(self, what: str) -> None:
@@ -174,7 +174,7 @@ class CompiledFunction:
             CompilationError: names node, Python line and what to change.
         """
         start = time.perf_counter()
-        signature = causes.signature(values)
+        signature = causes.signature(values, self._split.operands)
         record = ledger.Specialisation(
             self.name,
             signature,

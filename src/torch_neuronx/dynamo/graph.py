@@ -13,6 +13,7 @@ from torch.fx import GraphModule, Node
 from torch_neuronx.compiler import overloads, planning
 from torch_neuronx.compiler.references import PLUMBING, Writer, dtype_name, memory_order
 from torch_neuronx.dynamo.obstacles import (
+    ARITHMETIC,
     attribute,
     control_name,
     is_copy,
@@ -21,7 +22,7 @@ from torch_neuronx.dynamo.obstacles import (
     line_of,
     on_host,
 )
-from torch_neuronx.dynamo.sizes import SYMBOLIC, Sizes, is_number
+from torch_neuronx.dynamo.sizes import SYMBOLIC, Sizes, examples, is_number
 from torch_neuronx.lowering import program as ir
 from torch_neuronx.neuron import target
 
@@ -101,8 +102,8 @@ class _Translator:
         inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
         inputs += [n for n in gm.graph.nodes if n.op == "get_attr" and not is_subgraph(n)]
         self.inputs = {node: i for i, node in enumerate(inputs)}
-        self.sizes = Sizes([n.meta.get("val") for n in inputs if n.op == "placeholder"],
-                           values[: sum(n.op == "placeholder" for n in inputs)])  # fmt: skip
+        traced = examples(gm)
+        self.sizes = Sizes(traced, values[: len(traced)])
         for node, value in zip(inputs, values, strict=True):
             self.refs[node] = self.writer.argument(value, "")
 
@@ -127,7 +128,7 @@ class _Translator:
 
     def call_function(self, node: Node) -> None:
         if is_number(node.meta.get("val")):
-            self.refs[node] = ir.Constant(self.sizes.number(node.meta["val"]))
+            self.refs[node] = self.number(node)
             return
         if node.target is operator.getitem:
             self.refs[node] = self.refs[node.args[0]][node.args[1]]  # type: ignore[index]
@@ -161,11 +162,26 @@ class _Translator:
         self.nodes.append(ir.Node(name, tuple(args), tuple(outputs)))
         self.lines.append(f"`{node.format_node()}`{line_of(node)}")
 
+    def number(self, node: Node) -> Any:
+        """A number that is known, or one that a function of control flow computes."""
+        if node.target == torch.ops.aten._local_scalar_dense.default:
+            return self.refs[node.args[0]]  # type: ignore[index]
+        inputs = [self.reference(a) for a in node.args]
+        if node.target not in ARITHMETIC or all(isinstance(i, ir.Constant) for i in inputs):
+            return ir.Constant(self.sizes.number(node.meta["val"]))
+        name = ARITHMETIC[node.target]
+        scale = [ir.Constant(1)] if "mul" not in name else []
+        self.nodes.append(ir.Node(name, (*inputs, *scale), (ir.Array("int64", ()),)))
+        self.lines.append(f"`{node.format_node()}`{line_of(node)}")
+        return ir.Result(len(self.nodes) - 1)
+
     def control(self, node: Node) -> None:
         """A higher-order operator: its functions are among its arguments."""
         outputs: list[ir.Array] = []
         args = tuple(self.reference(a) for a in node.args)
         self.refs[node] = self.results(node.meta["val"], len(self.nodes), outputs)
+        if control_name(node) == "higher_order::while_loop_stack_output":
+            args += (ir.Constant(outputs[0].shape[0]),)
         self.nodes.append(ir.Node(control_name(node), args, tuple(outputs)))
         self.lines.append(f"`{node.format_node()}`{line_of(node)}")
 

@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from torch_neuronx.compiler import overloads
-from torch_neuronx.dynamo.sizes import SYMBOLIC, depends_on_data, is_number, symbols_told_by_data
+from torch_neuronx.dynamo.sizes import SYMBOLIC, is_number, symbols_told_by_data
 
 
 def line_of(node: Node) -> str:
@@ -31,6 +31,14 @@ def tensors(value: Any) -> list[torch.Tensor]:
     if isinstance(value, (list, tuple)):
         return [t for v in value for t in tensors(v)]
     return []
+
+
+def arguments(node: Node) -> list[Any]:
+    """A node's arguments, an operator's in its schema's order."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return [*node.args, *node.kwargs.values()]
+    names = [a.name for a in node.target._schema.arguments[len(node.args) :]]
+    return [*node.args, *(node.kwargs.get(name) for name in names)]
 
 
 def on_host(node: Any) -> bool:
@@ -57,12 +65,43 @@ def told_by_data(gm: GraphModule) -> set[Node]:
     """
     seen: set[Any] = set()
     found = set()
+    placed = with_known_offset(gm)
     for node in gm.graph.nodes:
-        symbols = symbols_told_by_data(node.meta.get("val"))
-        if node.op == "call_function" and (_asks_data(node) or not seen.issuperset(symbols)):
+        symbols = symbols_told_by_data(node.meta.get("val"), offsets=node in placed)
+        if (
+            node.op == "call_function"
+            and not is_item_on_host(node)
+            and (_asks_data(node) or not seen.issuperset(symbols))
+        ):
             found.add(node)
         seen.update(symbols)
     return found
+
+
+def is_item_on_host(node: Node) -> bool:
+    """Whether a node is the number that a 0-d CPU tensor holds."""
+    return node.target == torch.ops.aten._local_scalar_dense.default and on_host(node.args[0])
+
+
+def with_known_offset(gm: GraphModule) -> set[Node]:
+    """The tensors whose place in their storage an executable must know: the graph's results, and
+    what is strided anew, with all that they are views of."""
+    asked = [n for n in gm.graph.nodes if n.op == "output" or _restrides(n)]
+    asked = [source for n in asked for source in n.all_input_nodes]
+    found: set[Node] = set()
+    while asked:
+        node = asked.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if node.target is operator.getitem or getattr(node.target, "is_view", False):
+            asked += node.all_input_nodes[:1]
+    return found
+
+
+def _restrides(node: Node) -> bool:
+    name = node.target.name() if isinstance(node.target, torch._ops.OpOverload) else ""
+    return name.startswith("aten::as_strided")
 
 
 def _asks_data(node: Node) -> bool:
@@ -110,7 +149,15 @@ def is_subgraph(node: Any) -> bool:
 # Higher-order operators with a rule in lowering/control.py; those that run their functions in an
 # order, or a number of times, that only the data tell.
 _CONTROL = frozenset(
-    {"cond", "while_loop", "map_impl", "scan", "associative_scan", "invoke_subgraph"}
+    {
+        "cond",
+        "while_loop",
+        "while_loop_stack_output",
+        "map_impl",
+        "scan",
+        "associative_scan",
+        "invoke_subgraph",
+    }
 )
 
 
@@ -119,11 +166,11 @@ def control_name(node: Node) -> str:
     return f"higher_order::{node.target.name()}"  # type: ignore[union-attr]
 
 
-def _control(node: Node) -> str | None:
+def _control(node: Node, told: set[Node]) -> str | None:
     name = node.target.name()  # type: ignore[union-attr]
     if name not in _CONTROL:
         return f"the higher-order operator {name} has no lowering"
-    if depends_on_data(node.meta.get("val")):
+    if node in told:
         return f"a result of {node.name} depends on data"
     for argument in node.all_input_nodes:
         if is_subgraph(argument):
@@ -136,9 +183,13 @@ def _control(node: Node) -> str | None:
 def _function(gm: GraphModule, *, random: bool) -> str | None:
     """Why a function of control flow cannot be lowered, or None."""
     told = told_by_data(gm)
+    inner = _inner_numbers(gm)
     for node in gm.graph.nodes:
         reason = None
-        if node.op == "get_attr" and not is_subgraph(node):
+        if node in inner:
+            known = [u.name for u in node.users if u not in inner and not _reads(u, node)]
+            reason = f"{known[0]} must know {node.name}, which depends on data" if known else None
+        elif node.op == "get_attr" and not is_subgraph(node):
             reason = f"{node.name} is a constant tensor"
         elif node.op == "call_function":
             tags = getattr(node.target, "tags", ())
@@ -152,6 +203,35 @@ def _function(gm: GraphModule, *, random: bool) -> str | None:
         if reason:
             return reason + line_of(node)
     return None
+
+
+# How a number that a loop computes becomes another.
+ARITHMETIC = {
+    operator.add: "aten::add.Tensor",
+    operator.sub: "aten::sub.Tensor",
+    operator.mul: "aten::mul.Tensor",
+}
+
+
+def _inner_numbers(gm: GraphModule) -> set[Node]:
+    """The numbers of a function of control flow that are 0-d arrays inside its executable."""
+    found: set[Node] = set()
+    for node in gm.graph.nodes:
+        item = node.target == torch.ops.aten._local_scalar_dense.default
+        if item or (node.target in ARITHMETIC and found.intersection(node.all_input_nodes)):
+            found.add(node)
+    return found
+
+
+def _reads(user: Node, number: Node) -> bool:
+    """Whether an operator takes a number as an array, and nowhere else."""
+    if not isinstance(user.target, torch._ops.OpOverload):
+        return False
+    allowed = overloads.graph_operands(user.target)
+    given = arguments(user)
+    places = {i for i, a in enumerate(given) if a is number}
+    nested = [a for a in given if isinstance(a, (list, tuple)) and number in a]
+    return places <= allowed and not nested
 
 
 def devices(gm: GraphModule) -> list[torch.device]:
@@ -218,6 +298,8 @@ def _call(node: Node, written: set[Node], told: set[Node]) -> str | None:
     if is_number(value):
         if node in told:
             return f"{node.name} depends on data"
+        if is_item_on_host(node):
+            return None
         return f"{node.name} is a size of {on_cpu[0]}, which is on the CPU" if on_cpu else None
     if is_copy(node):
         return _copy(node, written)
@@ -230,7 +312,7 @@ def _call(node: Node, written: set[Node], told: set[Node]) -> str | None:
     if node.target is operator.getitem:
         return None
     if isinstance(node.target, torch._ops.HigherOrderOperator):
-        return _control(node)
+        return _control(node, told)
     if not isinstance(node.target, torch._ops.OpOverload):
         return f"{node.target} is no ATen operator"
     if node.target.name() not in overloads.rule_names():

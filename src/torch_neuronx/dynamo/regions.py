@@ -53,7 +53,7 @@ def split(gm: GraphModule) -> Regions | None:
     if blocked is None:
         return None
     told = _told_sizes(gm)
-    levels, alone = _levels(gm, blocked)
+    levels, alone = _levels(gm, blocked, told)
     inside: dict[int, list[Node]] = {}
     outside: dict[int, list[Node]] = {}
     writes = []
@@ -97,10 +97,13 @@ def _blocked(gm: GraphModule) -> set[Node] | None:
     return blocked
 
 
-def _levels(gm: GraphModule, blocked: set[Node]) -> tuple[dict[Node, int], set[Node]]:
+def _levels(
+    gm: GraphModule, blocked: set[Node], told: dict[Any, Node]
+) -> tuple[dict[Node, int], set[Node]]:
     """Each node's level, and the nodes that run by themselves.
 
-    What runs by itself and reads nothing but the graph's inputs has level -1.
+    ``told`` are the numbers that give what symbols of data stand for: whose shape has such a symbol
+    waits for its number. What runs by itself and reads nothing but the graph's inputs has level -1.
     """
     alone: set[Node] = set()
     levels: dict[Node, int] = {}
@@ -119,10 +122,18 @@ def _levels(gm: GraphModule, blocked: set[Node]) -> tuple[dict[Node, int], set[N
                 continue  # an executable reads sizes off its inputs
             leaves = source in alone and node not in alone
             level = max(level, levels[source] + leaves)
+        if node not in alone:
+            numbers = [told.get(s) for s in _told_by_data(node)]
+            level = max([level, *(levels[n] + 1 for n in numbers if n in levels)])
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             level = random = max(level, random)
         levels[node] = level
     return levels, alone
+
+
+def _told_by_data(node: Node) -> list[Any]:
+    """The symbols of a node's sizes and strides that the data tell."""
+    return symbols_told_by_data(node.meta.get("val"), offsets=False)
 
 
 def _told_sizes(gm: GraphModule) -> dict[Any, Node]:
@@ -169,7 +180,7 @@ def _region(gm: GraphModule, nodes: list[Node], told: dict[Any, Node]) -> Region
     made: dict[Node, Any] = {}
     # A graph's numbers tell its symbols' values.
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder" and _known_size(n)]
-    symbols = {s: None for n in nodes for s in symbols_told_by_data(n.meta.get("val"))}
+    symbols = {s: None for n in nodes for s in _told_by_data(n)}
     inputs += [told[s] for s in symbols]
     functions: list[Node] = []
     for node in nodes:

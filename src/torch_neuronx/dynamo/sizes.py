@@ -15,12 +15,17 @@ def is_number(value: Any) -> bool:
     return isinstance(value, (bool, int, float, *SYMBOLIC))
 
 
-def symbols_told_by_data(value: Any) -> list[sympy.Symbol]:
-    """The unbacked symbols of a tensor, number or several: only the data can tell their values."""
+def symbols_told_by_data(value: Any, *, offsets: bool = True) -> list[sympy.Symbol]:
+    """The unbacked symbols of a tensor, number or several: only the data can tell their values.
+
+    ``offsets``: also those of where a tensor starts in its storage.
+    """
     from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
     if isinstance(value, (list, tuple)):
-        return [s for v in value for s in symbols_told_by_data(v)]
+        return [s for v in value for s in symbols_told_by_data(v, offsets=offsets)]
+    if isinstance(value, torch.Tensor) and not offsets:
+        return symbols_told_by_data([*value.shape, *value.stride()])
     return sorted(free_unbacked_symbols(value), key=str)
 
 
@@ -49,19 +54,29 @@ def depends_on_data(value: Any) -> bool:
     return bool(symbols_told_by_data(value))
 
 
+def examples(gm: torch.fx.GraphModule) -> list[Any]:
+    """What a graph's inputs were traced with; None for those whose values executables read."""
+    return [
+        None if n.meta.get("operand") else n.meta.get("val")
+        for n in gm.graph.nodes
+        if n.op == "placeholder"
+    ]
+
+
 class Sizes:
     """Values of a graph's symbols, read off one call's inputs.
 
     Whole expressions, too: ``u1`` may be known only by an input whose size is ``2*u1``.
 
-    ``examples`` are what the graph's placeholders were traced with, ``values`` the call's inputs.
+    ``examples`` are what the graph's placeholders were traced with (None: it tells nothing),
+    ``values`` the call's inputs.
     """
 
     def __init__(self, examples: list[Any], values: list[Any]) -> None:
         self._symbols: dict[Any, Any] = {}
         for example, value in zip(examples, values, strict=True):
-            if value is None:
-                continue  # an input that the device does not read
+            if value is None or example is None:
+                continue  # an input that the device does not read, or an operand
             if isinstance(example, torch.Tensor):
                 self._bind(example.shape, value.shape)
                 self._bind(example.stride(), value.stride())

@@ -85,6 +85,31 @@ def while_loop(cond_body: Body, body: Body, carried: Any, additional: Any = ()) 
     return values, word
 
 
+@_rule("higher_order::while_loop_stack_output")
+def while_loop_stack_output(
+    cond_body: Body, body: Body, carried: Any, additional: Any, turns: int
+) -> Any:
+    """What each turn of ``while_loop`` carries on, stacked; the number of turns is known. One that
+    makes none gives what it starts with, as one row."""
+    fixed = _arrays(additional)
+    start = _arrays(carried)
+
+    def step(state: Any, _: Any) -> Any:
+        values, word = state
+        results, checked = body(*values, *fixed)
+        return (results, _keep(word, checked)), results
+
+    state = start, jnp.zeros(2, np.int64)
+    if turns > 1:
+        (_, word), stacked = lax.scan(step, state, None, length=turns)
+        return stacked, word
+    (go_on,), checked = cond_body(*start, *fixed)
+    (values, word), _ = lax.cond(
+        jnp.asarray(go_on, bool).reshape(()), lambda: step(state, None), lambda: (state, start)
+    )
+    return tuple(v[None] for v in values), _keep(checked, word)
+
+
 @_rule("higher_order::map_impl")
 def map_impl(body: Body, xs: Any, fixed: Any = ()) -> Any:
     """``body`` for every slice of ``xs`` along their first dimension."""

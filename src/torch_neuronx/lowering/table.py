@@ -5,10 +5,12 @@ overloads use the rule of their functional form. Arguments come positionally in 
 order, defaults filled in:
 
 * tensors as arrays, ``Tensor?`` as array or None, ``Tensor[]`` as a tuple;
-* ``Scalar`` and ``float`` arguments as 0-d arrays (eager) or Python numbers (compiled graphs),
-  unless the rule lists them in ``static``: then always Python numbers;
+* ``Scalar`` and ``float`` arguments as 0-d arrays, or Python numbers where a compiled graph has a
+  constant, unless the rule lists them in ``static``: then always Python numbers;
 * ``int``, ``bool``, ``int[]``, ``str``, dtype (a name such as ``"float32"``) as static Python
-  values, unless the rule lists an int in ``operand``: then as a 0-d int64 array in eager;
+  values, unless the rule lists an int in ``operand``: then as a 0-d int64 array. Those that it
+  lists in ``graph_operand`` decide the results' shape, and come as arrays only from compiled
+  graphs, where that shape is known without them;
 * device, layout, pin_memory and memory_format arguments are passed as None.
 
 A rule that wants to know what PyTorch's meta kernel says of its results declares the keyword
@@ -34,6 +36,7 @@ class Rule:
     static: frozenset[str]  # Scalar/float arguments that are static
     static_one: frozenset[str]  # Scalar arguments that are static when they equal 1
     operand: frozenset[str]  # int arguments that are operands
+    graph_operand: frozenset[str]  # int arguments that are operands in compiled graphs alone
     mutates: tuple[str, ...]  # arguments mutated although the schema does not say so
     exact: bool  # moves or compares values: float64 needs no conversion
     ffi: bool  # needs the plugin's FFI handlers (decision D1)
@@ -53,6 +56,7 @@ def lowers(
     static: tuple[str, ...] = (),
     static_one: tuple[str, ...] = (),
     operand: tuple[str, ...] = (),
+    graph_operand: tuple[str, ...] = (),
     mutates: tuple[str, ...] = (),
     exact: bool = False,
     ffi: bool = False,
@@ -78,6 +82,7 @@ def lowers(
                 frozenset(static),
                 frozenset(static_one),
                 frozenset(operand),
+                frozenset(graph_operand),
                 mutates,
                 exact,
                 ffi,

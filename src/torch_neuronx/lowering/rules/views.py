@@ -118,12 +118,24 @@ def _bounds(size: int, start: int | None, end: int | None) -> tuple[int, int]:
     return start, end
 
 
-@view("slice", "Tensor")
-def slice_tensor(self: Any, dim: int, start: int | None, end: int | None, step: int) -> Any:
-    """Every ``step``-th position from start to end."""
+def _start(size: int, start: Any) -> Any:
+    """Where a slice starts, which may be an operand."""
+    if start is None or isinstance(start, int):
+        return _bounds(size, start, None)[0]
+    return jnp.where(start < 0, start + size, start)
+
+
+@view("slice", "Tensor", graph_operand=("start", "end"))
+def slice_tensor(self: Any, dim: int, start: Any, end: Any, step: int, *, out: Any) -> Any:
+    """Every ``step``-th position from start to end. Both may be operands: the result's shape tells
+    how many there are."""
     axis = dim % self.ndim
-    start, end = _bounds(self.shape[axis], start, end)
-    return lax.slice_in_dim(self, start, end, step, axis)
+    count = out.shape[axis]
+    span = (count - 1) * step + 1 if count else 0
+    first = _start(self.shape[axis], start)
+    if not isinstance(first, int):
+        self, first = lax.dynamic_slice_in_dim(self, first, span, axis), 0
+    return lax.slice_in_dim(self, first, first + span, step, axis)
 
 
 @lowers("aten::narrow_copy", exact=True)
@@ -315,20 +327,16 @@ def diag_embed(self: Any, offset: int, dim1: int, dim2: int, *, out: Any) -> Any
     return jnp.moveaxis(square, (-2, -1), (first, second))
 
 
-@lowers("aten::slice_scatter", exact=True)
-def slice_scatter(
-    self: Any, src: Any, dim: int, start: int | None, end: int | None, step: int
-) -> Any:
-    """``self`` with ``src`` in the place of a slice."""
+@lowers("aten::slice_scatter", graph_operand=("start", "end"), exact=True)
+def slice_scatter(self: Any, src: Any, dim: int, start: Any, end: Any, step: int) -> Any:
+    """``self`` with ``src`` in the place of a slice, whose bounds may be operands."""
     axis = dim % self.ndim
-    start, end = _bounds(self.shape[axis], start, end)
+    first = _start(self.shape[axis], start)
     src = cast(src, dtype_name(self))
     if step == 1:
-        starts = [0] * self.ndim
-        starts[axis] = start
-        return lax.dynamic_update_slice(self, src, starts)
-    at = (slice(None),) * axis + (slice(start, end, step),)
-    return self.at[at].set(src)
+        return lax.dynamic_update_slice_in_dim(self, src, first, axis)
+    index = first + step * np.arange(src.shape[axis])
+    return self.at[(slice(None),) * axis + (index,)].set(src)
 
 
 @lowers("aten::select_scatter", operand=("index",), exact=True)
