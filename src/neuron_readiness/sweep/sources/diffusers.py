@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
+import time
 import traceback
 from typing import Any
 
@@ -15,6 +16,7 @@ from neuron_readiness.sweep.sources.diffusion_inputs import TEXT, axis, candidat
 from neuron_readiness.sweep.sources.torchvision_shim import why_not
 
 _MOST_PARAMETERS = 60_000_000
+_MOST_SECONDS = 30.0  # of processor time for trying; an architecture that runs is found in fewer
 _GROUPS = 32  # of a group norm, as most models of images have
 
 
@@ -45,6 +47,7 @@ def build(name: str) -> Built:
         if p.default is not inspect.Parameter.empty
     }
     furthest = (0, "")
+    started = time.process_time()
     ways = itertools.product(DIVISORS, (1, _GROUPS), (False, True))
     for divisor, multiple, fill in ways:
         try:
@@ -66,6 +69,8 @@ def build(name: str) -> Built:
             furthest = max(furthest, _how_far(error))
             continue
         for recipe, guess in candidates(model):
+            if time.process_time() - started > _MOST_SECONDS:
+                raise CannotBuild(furthest[1])
             try:
                 kwargs = runs(model, guess, axis(recipe))
             except Exception as error:
