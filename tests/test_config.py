@@ -1,4 +1,4 @@
-"""Options are declared once, read once, and wrong values say so."""
+"""Options are declared once, read once or each time, and wrong values say so."""
 
 from __future__ import annotations
 
@@ -36,6 +36,14 @@ def test_value_is_frozen_at_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
     assert config.get("TORCH_NEURONX_TARGET") == "host"
     monkeypatch.setenv("TORCH_NEURONX_TARGET", "trn3")
     assert config.get("TORCH_NEURONX_TARGET") == "host"
+
+
+def test_live_value_is_read_at_every_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert config.get("TORCH_NEURONX_DYNAMIC") == "accept"
+    monkeypatch.setenv("TORCH_NEURONX_DYNAMIC", "reject")
+    assert config.get("TORCH_NEURONX_DYNAMIC") == "reject"
+    with config.override({"TORCH_NEURONX_DYNAMIC": "accept"}):
+        assert config.get("TORCH_NEURONX_DYNAMIC") == "accept"
 
 
 def test_undeclared_name_raises_and_suggests() -> None:

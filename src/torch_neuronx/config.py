@@ -1,9 +1,9 @@
 """Every option and environment variable, declared once.
 
-``get(name)`` reads a variable at its first use and freezes the value; ``override`` replaces values
-for the length of a ``with`` block. ``python -m torch_neuronx.config`` prints
-``docs/environment.md``. Imports nothing but the standard library's cheapest modules, because
-``import torch`` reaches this file.
+``get(name)`` reads a variable at its first use and freezes the value, unless the option is
+``live``; ``override`` replaces values for the length of a ``with`` block. ``python -m
+torch_neuronx.config`` prints ``docs/environment.md``. Imports nothing but the standard library's
+cheapest modules, because ``import torch`` reaches this file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Option:
 
     ``kind`` is "bool", "int", "float", "str", "path" or "choice". ``default`` is a value, or a
     function of the environment; then ``default_text`` says in words what it gives. ``keyed``: the
-    value changes what is compiled, so it enters the cache key. Bounds are inclusive.
+    value changes what is compiled, so it enters the cache key. ``live``: read at every use. Bounds
+    are inclusive.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Option:
     maximum: float | None = None
     default_text: str = ""
     alias_of: str | None = None
+    live: bool = False
 
     def parse(self, text: str, source: str | None = None) -> Any:
         """The typed value of ``text``; ``source`` names the variable it came from.
@@ -303,6 +305,7 @@ _TABLE = (
         False,
         "`reject` makes torch.compile refuse dynamic shapes, as TorchNeuron does.",
         choices=("accept", "reject"),
+        live=True,
     ),
     Option(
         "TORCH_NEURONX_AOT_CACHE",
@@ -312,6 +315,7 @@ _TABLE = (
         False,
         "torch.compile keeps AOTAutograd's results in PyTorch's cache (TORCHINDUCTOR_CACHE_DIR, if "
         "only you can write it), and `torch.compiler.save_cache_artifacts` includes executables.",
+        live=True,
     ),
     Option(
         "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION",
@@ -321,6 +325,7 @@ _TABLE = (
         False,
         "A graph of torch.compile that cannot be compiled raises; 0 runs it operator by operator "
         "instead, with a warning. `options={'fallback_execution': ...}` comes before it.",
+        live=True,
     ),
     Option(
         "TORCH_NEURONX_DYNAMO_DISABLE_CPU_AUTOCOPY",
@@ -330,6 +335,7 @@ _TABLE = (
         False,
         "CPU tensors given to a compiled function are an error instead of being copied to the "
         "device at each call.",
+        live=True,
     ),
     Option(
         "TORCH_NEURONX_COMPILE_ONLY",
@@ -348,6 +354,7 @@ _TABLE = (
         False,
         "A compiled function's results lie where eager would have them; otherwise results that "
         "were computed from copied CPU inputs stay on the device.",
+        live=True,
     ),
     Option(
         "TORCH_NEURONX_ENABLED_METRIC_TABLES",
@@ -358,6 +365,7 @@ _TABLE = (
         "Tables of torch.compile to write as CSV when the program ends, separated by commas "
         "(`graph_stats`, `specialisations`, `eager_frames`).",
         default_text="none",
+        live=True,
     ),
     Option(
         "TORCH_NEURONX_METRICS_DIR",
@@ -366,6 +374,7 @@ _TABLE = (
         _STABLE,
         False,
         "Where those tables go: `metric_table_<table>_rank<rank>.csv`.",
+        live=True,
     ),
     Option(
         "TORCH_NEURONX_EAGER",
@@ -441,6 +450,7 @@ _TABLE = (
         "Keep the FX graph, the program, the StableHLO module and the executable of what is "
         "compiled, in folders `fx_graphs`, `raw`, `stablehlo` and `neff`. What the cache has is "
         "lowered again for that.",
+        live=True,
     ),
     Option(
         "TORCH_NEURONX_DEBUG_DIR",
@@ -450,6 +460,7 @@ _TABLE = (
         False,
         "Where preserved compilation artefacts go.",
         default_text="debug under the cache root",
+        live=True,
     ),
     Option(
         "NEURON_PLATFORM_TARGET_OVERRIDE",
@@ -504,7 +515,8 @@ _overrides: dict[str, Any] = {}
 
 
 def get(name: str) -> Any:
-    """The value of an option, read from the environment at its first use and then frozen.
+    """The value of an option, read from the environment at its first use and then frozen; a live
+    one at every use.
 
     Raises:
         KeyError: the option is not declared here.
@@ -515,6 +527,8 @@ def get(name: str) -> Any:
         return get(option.alias_of)
     if name in _overrides:
         return _overrides[name]
+    if option.live:
+        return _read(option, os.environ)
     if name not in _frozen:
         _frozen[name] = _read(option, os.environ)
     return _frozen[name]
@@ -630,18 +644,19 @@ def markdown() -> str:
         "Generated from `src/torch_neuronx/config.py` by "
         "`python -m torch_neuronx.config > docs/environment.md`; do not edit.",
         "",
-        "Each variable is read once, at its first use. An empty value counts as unset. "
+        "An empty value counts as unset. *Read* says when: `once` at the first use, so that a "
+        "later change has no effect, or `each time`, mostly whenever a graph is compiled. "
         "*Key* says whether the value is part of the cache key, so that changing it recompiles.",
         "",
-        "| Variable | Values | Default | Key | Stage | Meaning |",
-        "|---|---|---|---|---|---|",
+        "| Variable | Values | Default | Read | Key | Stage | Meaning |",
+        "|---|---|---|---|---|---|---|",
     ]
     for o in _TABLE:
         default = "" if o.alias_of else o.describe_default()
-        values = o.expects()
+        live = OPTIONS[o.alias_of or o.name].live
         lines.append(
-            f"| `{o.name}` | {values} | {default} | {'yes' if o.keyed else 'no'} | {o.stage} "
-            f"| {o.help} |"
+            f"| `{o.name}` | {o.expects()} | {default} | {'each time' if live else 'once'} "
+            f"| {'yes' if o.keyed else 'no'} | {o.stage} | {o.help} |"
         )
     return "\n".join(lines) + "\n"
 

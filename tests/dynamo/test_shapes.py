@@ -122,6 +122,16 @@ def test_reject_refuses_dynamic_shapes() -> None:
             dynamic(x)
 
 
+def test_reject_is_read_whenever_a_graph_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = torch.randn(4, 3).to("neuron")
+    torch.compile(lambda a: a + 1, backend="neuron", dynamic=True)(x)
+    monkeypatch.setenv("TORCH_NEURONX_DYNAMIC", "reject")
+    with pytest.raises(Exception, match=r"dynamic shape.*TORCH_NEURONX_DYNAMIC=reject"):
+        torch.compile(lambda a: a + 2, backend="neuron", dynamic=True)(x)
+    monkeypatch.delenv("TORCH_NEURONX_DYNAMIC")
+    torch.compile(lambda a: a + 3, backend="neuron", dynamic=True)(x)
+
+
 def test_size_that_depends_on_data_runs_operator_by_operator() -> None:
     x = torch.tensor([1.0, -1.0, 2.0])
     with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
