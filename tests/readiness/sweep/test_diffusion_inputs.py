@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -102,6 +103,14 @@ def test_labels_are_given_where_nothing_else_helps() -> None:
     assert recipe == "image latents, all, labels" and inputs["class_labels"].dtype == torch.int64
 
 
+def test_widths_of_norms_are_learnt_from_errors() -> None:
+    for norm in (nn.LayerNorm(12), nn.RMSNorm(12)):
+        inputs = diffusion_corrections.runs(
+            norm, {next(iter(signature(norm.forward).parameters)): torch.ones(2, 3, 61)}
+        )
+        assert next(iter(inputs.values())).shape == (2, 3, 12)
+
+
 def test_what_teaches_nothing_is_raised() -> None:
     class Refuses(nn.Module):
         def forward(self, sample: torch.Tensor) -> torch.Tensor:
@@ -121,7 +130,7 @@ def test_a_size_that_two_arguments_have_is_not_corrected() -> None:
 
 class Particular(nn.Module):
     """Layers of texts, time by frames, an option that it refuses, channels last joined with a mask,
-    and tokens as many as patches."""
+    tokens as many as patches, and places in a batch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -134,6 +143,7 @@ class Particular(nn.Module):
         encoder_hidden_states: torch.Tensor,
         timestep: torch.Tensor,
         prior_token_id: torch.Tensor,
+        position_ids: torch.Tensor,
         visual_token_type_ids: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if visual_token_type_ids is not None:
@@ -142,6 +152,8 @@ class Particular(nn.Module):
         batch, _seq_len, num_text_layers, _dim = encoder_hidden_states.shape
         _batch_size, num_frames = timestep.shape
         assert num_frames == frames and num_text_layers == 3
+        if position_ids.dim() != 3:
+            raise ValueError("`position_ids` must have shape (B, L, 3)")
         grouped = hidden_states.view(batch, frames, height // 2, 2, width // 2, 2, channels)
         patches = self.patches(grouped.movedim(3, 4).flatten(4))
         tokens = patches.flatten(1, 3) + prior_token_id[..., None]
@@ -158,6 +170,7 @@ def test_what_errors_say_of_arguments_is_heeded() -> None:
         "encoder_hidden_states": (1, 8, 3, 24),
         "timestep": (1, 5),
         "prior_token_id": (1, 320),
+        "position_ids": (1, 24, 3),
     }
     everything = dict(diffusion_inputs.candidates(Particular()))["video, channels last, all"]
     assert "visual_token_type_ids" in everything

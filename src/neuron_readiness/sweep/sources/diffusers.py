@@ -110,7 +110,7 @@ def _reduced(defaults: dict[str, Any], divisor: int) -> dict[str, Any]:
             entries[key] = min(value, 2)
         elif _WIDTH.fullmatch(key):
             entries[key] = max(value // divisor, min(value, 4))
-        elif key in ("norm_num_groups", "num_groups"):
+        elif key in ("norm_num_groups", "num_groups", "groups"):
             entries[key] = min(value, 4)
         elif key in ("max_text_seq_length", "text_len", "text_len_t5"):
             entries[key] = TEXT

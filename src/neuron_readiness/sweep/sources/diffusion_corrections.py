@@ -24,12 +24,13 @@ _SAID: list[tuple[re.Pattern[str], int]] = [
     (re.compile(r"cannot be multiplied \(\d+x(?P<got>\d+) and (?P<want>\d+)x"), _LAST),
     (re.compile(r"to have (?P<want>\d+) channels, but got (?P<got>\d+) channels"), _CHANNELS),
     (re.compile(r"expected (?P<want>\d+) \w+ channels, got (?P<got>\d+)"), _CHANNELS),
-    (re.compile(r"shape \[\*, (?P<want>\d+)\], but got.*size\s?\[[\d, ]*?(?P<got>\d+)\]"), _LAST),
+    (re.compile(r"shape \[\*,? ?(?P<want>\d+)\], but got.*size\s?\[[\d, ]*?(?P<got>\d+)\]"), _LAST),
     (re.compile(r"tensor a \((?P<got>\d+)\) must match.*tensor b \((?P<want>\d+)\)"), _LAST),
     (re.compile(r"tensor a \((?P<want>\d+)\) must match.*tensor b \((?P<got>\d+)\)"), _LAST),
 ]
 _TOKENS_DIFFER = re.compile(r"tensor a \((\d+)\).*tensor b \((\d+)\) at non-singleton dimension 1$")
 _WIDTHS_DIFFER = _SAID[0][0]
+_BATCHED = re.compile(r"`(\w+)` must have shape \(B,")
 _UNPACKED = re.compile(r"(?P<names>\w+(, \w+)+) = (?P<tensor>\w+)\.(shape|size\(\))$")
 
 
@@ -66,12 +67,16 @@ def _corrected(model: Any, inputs: Inputs, error: Exception, axis: int) -> Itera
     """Inputs with what ``error`` says of them, the likeliest first."""
     text = str(error).strip()
     yield from _without(model, inputs, text)
-    yield from _resized_ones(inputs, text)
+    batched = _BATCHED.search(text)
+    if batched is not None and isinstance(inputs.get(batched[1]), torch.Tensor):
+        yield {**inputs, batched[1]: inputs[batched[1]][None]}
+    exact = list(_resized_ones(inputs, text))
+    yield from exact
     tokens = _TOKENS_DIFFER.search(text)
     if tokens is not None:
         yield from _as_long(inputs, int(tokens[1]), int(tokens[2]))
     widths = _WIDTHS_DIFFER.search(text)
-    if widths is not None:
+    if widths is not None and not exact:
         yield from _in_proportion(inputs, int(widths["got"]), int(widths["want"]), axis)
     if "to unpack" in text:
         yield from _unpacked(model, inputs, error)

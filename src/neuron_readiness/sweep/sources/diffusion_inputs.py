@@ -23,6 +23,7 @@ _USUAL = (
     *("timestep", "encoder_hidden_states", "hidden_states", "pooled_projections", "padding_mask"),
     *("img_ids", "txt_ids", "guidance", "text_encoder_layers", "image_meta_size", "style"),
 )
+_LAST_GIVEN = ("class_labels", "encoder_attention_mask")
 _NOT_GIVEN = re.compile(
     r"attention_kwargs|return_dict|generator|sample_posterior|kv_cache|attention_mask$|rotary_emb|residual"
     r"|controlnet_.*samples|skip_layers|scale|guess_mode|from_multi|block_controlnet|_coords$|class_labels"
@@ -48,7 +49,7 @@ def candidates(model: Any) -> Iterator[tuple[str, Inputs]]:
             for name, parameter in list(takes.items())[1:]:
                 required = parameter.default is inspect.Parameter.empty
                 wanted = name in given if given is not None else not _NOT_GIVEN.search(name)
-                wanted = wanted or (name == "class_labels" and "labels" in more)
+                wanted = wanted or (name in _LAST_GIVEN and "labels" in more)
                 if required or wanted:
                     value = _argument(name, parameter, main, model.config, marks, make)
                     if value is not None:
@@ -162,6 +163,8 @@ def _by_name(
         return torch.ones(1, length, dtype=torch.bool if "Bool" in kind else torch.int64)
     if "drop" in name:
         return torch.zeros(1, dtype=torch.bool)
+    if name in ("indicator", "segment_ids"):
+        return torch.zeros(1, tokens, dtype=torch.int64)
     if name == "position_ids":
         return torch.zeros(TEXT + tokens, 3, dtype=torch.int64)
     if "lens" in name:
