@@ -197,8 +197,8 @@ def _register() -> None:
 
     import torch
 
-    from torch_neuronx import _C, config, meta_kernels, neuron
-    from torch_neuronx.compiler import overloads
+    from torch_neuronx import _C, meta_kernels, neuron
+    from torch_neuronx.compiler import overloads, saved_artifacts
     from torch_neuronx.neuron import sharing
 
     torch.utils.rename_privateuse1_backend("neuron")
@@ -221,11 +221,8 @@ def _register() -> None:
     sharing.register()
     overloads.register()
     meta_kernels.register()
-    if config.get("TORCH_NEURONX_AOT_CACHE"):
-        from torch_neuronx.compiler import saved_artifacts
-
-        with contextlib.suppress(ImportError, AttributeError):  # another PyTorch's registry
-            saved_artifacts.register()
+    with contextlib.suppress(ImportError, AttributeError):  # another PyTorch's registry
+        saved_artifacts.register()
 
 
 _autoload.autoload()

@@ -155,6 +155,32 @@ def test_corrupt_entry_is_compiled_again(root: pathlib.Path) -> None:
     assert c.cache.stats.corrupt == 2
 
 
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {},
+        {"name": "x", "module": "0" * 64},
+        {"name": "x", "module": "0" * 64, "program": [1]},
+        {"name": "x", "module": "0" * 64, "program": {"kept": [0]}},
+        {"name": "x", "module": "0" * 64, "program": {}, "requires": 3},
+    ],
+)
+def test_whole_entry_that_describes_something_else_is_made_again(
+    root: pathlib.Path, meta: dict[str, Any]
+) -> None:
+    first = compiler(root)
+    first.compile_program(b"key", program)
+    first.drain()
+    assert first.cache is not None
+    (stored,) = first.cache.list("op")
+    assert first.cache.put(stored.key, meta, b"", "op")
+    with pytest.warns(RuntimeWarning, match="it does not describe an executable"):
+        second = compiler(root)
+        assert second.compile_program(b"key", program).source == "l2"
+        second.drain()
+    assert compiler(root).compile_program(b"key", not_called).source == "l1"
+
+
 def test_plugin_that_cannot_serialize_still_saves_the_lowering(root: pathlib.Path) -> None:
     first = compiler(root, FakeBackend(serializes=False))
     before = first.compile_program(b"key", program, compile_options=b"options")

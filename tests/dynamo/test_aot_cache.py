@@ -40,11 +40,11 @@ print(json.dumps({
 """
 
 
-def run(root: Path, **environ: str) -> dict[str, object]:
+def run(root: Path, cache: str = "1", **environ: str) -> dict[str, object]:
     os.makedirs(root, mode=0o700, exist_ok=True)
     text = output_of(
         CODE,
-        TORCH_NEURONX_AOT_CACHE="1",
+        TORCH_NEURONX_AOT_CACHE=cache,
         TORCH_NEURONX_CACHE_DIR=str(root / "ours"),
         TORCHINDUCTOR_CACHE_DIR=str(root / "aot"),
         **environ,
@@ -65,6 +65,9 @@ def test_a_second_process_neither_traces_nor_compiles_and_artefacts_travel(tmp_p
     assert second == {**first, "graphs": found}
     elsewhere = run(tmp_path / "there", LOAD=saved)
     assert elsewhere == {**first, "graphs": found}
+    # Without AOTAutograd's cache the executables are taken all the same.
+    traced = [[kind, "by AOTAutograd", "l1"] for kind, _, _ in found]
+    assert run(tmp_path / "off", cache="0", LOAD=saved) == {**first, "graphs": traced}
 
 
 @pytest.fixture

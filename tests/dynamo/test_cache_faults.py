@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from support import run_python
+from torch_neuronx.compiler.cache import encode_entry
 
-pytestmark = pytest.mark.full  # nine processes
+pytestmark = pytest.mark.full  # a dozen processes
 
 CODE = """
 import json, os, resource, signal
@@ -57,13 +58,19 @@ def test_damaged_and_foreign_entries_are_compiled_again(tmp_path: Path) -> None:
     sources, said = run(root)
     assert sources == ["compiled"] and "corrupt" in said
     assert run(root)[0] == ["l1"]
-    # Whole entries under keys of others.
-    stored = entries(root, "op")
-    contents = [p.read_bytes() for p in stored]
-    for path, content in zip(stored, [*contents[1:], contents[0]], strict=True):
-        path.write_bytes(content)
-    if len(stored) > 1:
-        assert run(root)[0] != ["l1"]
+    # Whole entries of somebody else.
+    for path in entries(root, "op"):
+        path.write_bytes(encode_entry(path.name, {"name": "x"}, b""))
+    for path in entries(root, "hlo"):
+        path.write_bytes(encode_entry(path.name, {"name": "x"}, b"no executable"))
+    sources, said = run(root)
+    assert sources == ["compiled"] and "it does not describe an executable" in said
+    assert run(root)[0] == ["l1"]
+    for path in entries(root, "hlo"):
+        path.write_bytes(encode_entry(path.name, {"name": "x"}, b"no executable"))
+    sources, said = run(root)
+    assert sources == ["compiled"] and "the plugin does not load it" in said
+    assert run(root)[0] == ["l1"]
 
 
 def test_a_cache_that_cannot_be_written_costs_only_the_cache(tmp_path: Path) -> None:

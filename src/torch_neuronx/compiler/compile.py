@@ -434,11 +434,17 @@ class Compiler:
         entry = self.cache.get(key, "op")
         if entry is None:
             return None
-        missing = sorted({*entry.meta.get("requires", ())} - self.features)
+        try:
+            requires = {str(r) for r in entry.meta.get("requires", ())}
+            name, module_key = str(entry.meta["name"]), str(entry.meta["module"])
+            meta = _restore(entry.meta["program"], extra)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            self.cache.reject(key, "op", f"it does not describe an executable: {error!r}")
+            return None
+        missing = sorted(requires - self.features)
         if missing:
             self.cache.refuse(f"it was made for CPUs with {', '.join(missing)}; this one has not")
             return None
-        name, module_key = entry.meta["name"], entry.meta["module"]
         compile_s = load_s = 0.0
         if entry.payload:
             choice, module = _unpack(entry.payload)
@@ -449,7 +455,6 @@ class Compiler:
                 return None
             source = "l1"
             handle, load_s, size = loaded
-        meta = _restore(entry.meta["program"], extra)
         compiled = Compiled(handle, meta, source, 0.0, compile_s, load_s, size)
         self._record(name, compiled, size)
         self._tell(key, module_key)

@@ -72,7 +72,10 @@ def from_disk(name: str, key: bytes, *, fusible: bool = False) -> Made | None:
     compiled = session.compiler().lookup(key)
     if compiled is None or "shape" not in compiled.meta:
         return None
-    shape = Shape(**compiled.meta["shape"])
+    try:
+        shape = Shape(**compiled.meta["shape"])
+    except TypeError:
+        return None  # not what we write; it is lowered again
     kernel = _C.Kernel(name)
     if fusible:
         kernel.set_fusible()

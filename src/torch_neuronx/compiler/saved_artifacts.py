@@ -7,9 +7,10 @@ trusts them, as with any cache: an executable is code.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from torch_neuronx.compiler.cache import CorruptEntryError, decode_entry, shared_cache
-from torch_neuronx.compiler.compile import Compiler
+if TYPE_CHECKING:  # this is imported with torch, and must be quick
+    from torch_neuronx.compiler.compile import Compiler
 
 _TYPE = "torchneuron"
 
@@ -30,6 +31,8 @@ def register() -> None:
         """One entry of our cache, as it lies there; its key is ``level/key``."""
 
         def populate_cache(self) -> None:
+            from torch_neuronx.compiler.cache import CorruptEntryError, decode_entry, shared_cache
+
             level, _, key = self.key.partition("/")
             try:
                 entry = decode_entry(key, self.content)
@@ -50,6 +53,8 @@ def listen(compiler: Compiler) -> None:
 
 def _record(entries: Sequence[tuple[str, str]]) -> None:
     from torch.compiler._cache import CacheArtifactManager
+
+    from torch_neuronx.compiler.cache import shared_cache
 
     cache = shared_cache()
     for level, key in entries:
