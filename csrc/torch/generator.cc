@@ -1,5 +1,6 @@
 #include "torch/generator.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Functions.h>
 #include <ATen/Utils.h>
 
@@ -67,14 +68,19 @@ void NeuronGenerator::set_state(const c10::TensorImpl& state) {
   at::detail::check_rng_state(state);
   TORCH_CHECK(state.numel() == 16, "a neuron RNG state has 16 bytes (seed, offset), got ",
               state.numel());
+  const void* bytes = state.data();
+  TORCH_CHECK(bytes,
+              "expected a neuron RNG state with values, got a fake or meta tensor. Take the "
+              "state, and set it, outside of FakeTensorMode.");
   uint64_t words[2];
-  std::memcpy(words, state.data(), sizeof(words));
+  std::memcpy(words, bytes, sizeof(words));
   check_offset(words[1]);
   write(words[0], words[1]);
 }
 
 c10::intrusive_ptr<c10::TensorImpl> NeuronGenerator::get_state() const {
-  at::Tensor state = at::empty({16}, at::TensorOptions().dtype(at::kByte).device(at::kCPU));
+  // Not dispatched: a mode that makes fake tensors would give one without memory.
+  at::Tensor state = at::detail::empty_cpu({16}, at::kByte, /*pin_memory=*/false);
   const auto [seed, offset] = read();
   const uint64_t words[2] = {seed, offset};
   std::memcpy(state.mutable_data_ptr(), words, sizeof(words));

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 from torch.utils.checkpoint import checkpoint, get_device_states, set_device_states
 
 from support import output_of
@@ -86,6 +87,22 @@ def test_states_that_are_refused_change_nothing(
     with pytest.raises(error, match=message):
         torch.neuron.set_rng_state(state)  # type: ignore[arg-type]
     assert words() == [11, 0]
+
+
+def test_a_mode_that_makes_fake_tensors_sees_the_real_state() -> None:
+    """PyTorch's tests take and restore states wherever a sample is traced."""
+    torch.neuron.manual_seed(7)
+    with FakeTensorMode() as mode:
+        state = torch.neuron.get_rng_state()
+        torch.neuron.manual_seed(8)
+        torch.neuron.set_rng_state(state)
+        fake = mode.from_tensor(state)
+    assert type(state) is torch.Tensor
+    torch.neuron.manual_seed(7)
+    assert torch.equal(state, torch.neuron.get_rng_state())
+    with pytest.raises(RuntimeError, match="got a fake or meta tensor"):
+        torch.neuron.set_rng_state(fake)
+    assert torch.equal(state, torch.neuron.get_rng_state())
 
 
 def test_a_state_on_the_device_is_refused() -> None:
