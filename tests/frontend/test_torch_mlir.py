@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import importlib.util
 import os
+import pathlib
 import re
 import signal
 from collections.abc import Callable
@@ -54,6 +55,18 @@ def test_a_graph_gives_what_it_gives_in_eager() -> None:
         assert_same(compiled(f)(*ours), f(*theirs))
     assert_same(ours[0], theirs[0])
     assert ledger.graphs()[0].frontend.startswith("torch-mlir ")
+
+
+def test_numbers_that_change() -> None:
+    """It takes them as operands where a tensor may stand, and must know them elsewhere."""
+
+    def f(x: torch.Tensor, k: int) -> tuple[torch.Tensor, ...]:
+        return x * k + k, x.clamp(max=k), x[k : k + 1] * 2, torch.add(x, x, alpha=k)
+
+    x = torch.randn(5, 4)
+    function = torch.compile(f, backend="neuron", dynamic=True, options={"frontend": "torch-mlir"})
+    for k in (2, 3, 4):
+        assert_same(function(x.to("neuron"), k), f(x, k))
 
 
 def test_an_operator_without_a_lowering_is_named_with_its_line() -> None:
@@ -127,6 +140,44 @@ def test_models_give_what_our_own_rules_give(name: str) -> None:
         torch._dynamo.reset()
         got = compiled(model)(x)
     assert_same(got, _on_cpu(want))
+
+
+def _example(name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[torch.nn.Module, Any]:
+    root = pathlib.Path(__file__).resolve().parents[2]
+    for folder in ("benchmarks", "examples"):
+        monkeypatch.syspath_prepend(root / folder)
+    if name == "train_gpt":
+        script = importlib.import_module(name)
+        tokens = torch.randint(script.VOCABULARY, (2, 4, script.CONTEXT))
+        return script.GPT(), (tokens[0], tokens[1])
+    model, data = importlib.import_module("_models").CASES[name]()
+    return model, data()
+
+
+EXAMPLES = (
+    "gpt", "llama", "bert", "vit", "resnet50", "unet", "moe", "lstm", "train_gpt",
+)  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example_models_give_what_our_own_rules_give(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The models that benchmarks/compile.py measures, and the example's; none is refused."""
+    torch.manual_seed(0)
+    model, inputs = _example(name, monkeypatch)
+    model, moved = model.to("neuron").eval(), to_device(inputs)
+    with torch.no_grad(), no_fallback():
+        want = compiled(model, "jax")(*moved)
+        torch._dynamo.reset()
+        ledger.reset()
+        got = compiled(model)(*moved)
+    assert_same(got, _on_cpu(want), scale=10)
+    # PyTorch captures nothing of nn.LSTM, on any device.
+    fronts = [g.frontend.split()[0] for g in ledger.graphs()]
+    assert fronts == ([] if name == "lstm" else ["torch-mlir"])
+    assert all(g.obstacle is None for g in ledger.graphs())
 
 
 def _on_cpu(value: Any) -> Any:

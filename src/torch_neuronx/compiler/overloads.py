@@ -73,14 +73,14 @@ def rule_names() -> frozenset[str]:
     return frozenset(row.base for row in table().values())
 
 
-def graph_operands(op: torch._ops.OpOverload) -> frozenset[int]:
-    """Positions of the arguments that the rule of an overload takes as 0-d arrays in a compiled
-    graph: tensors, and numbers that need not be known."""
+def graph_operands(op: torch._ops.OpOverload, *, rule: bool = True) -> frozenset[int]:
+    """Positions of the arguments that an overload takes as 0-d arrays in a compiled graph: tensors,
+    and with ``rule`` the numbers that its rule need not know."""
     row = table().get(op.name())
     # Bounds of random numbers are checked where they are known.
     if row is None or row.uses_rng:
         return frozenset()
-    policies = row.graph_policies
+    policies = row.graph_policies if rule else ()
     return frozenset(
         i
         for i, a in enumerate(op._schema.arguments)

@@ -109,7 +109,7 @@ class CompiledFunction:
 
     def _prepare(self, gm: torch.fx.GraphModule) -> None:
         self._device = obstacles.devices(gm)[0]
-        self._split = split(gm)
+        self._split = split(gm, rules=self.record.frontend == "jax")
         self._device_gm = self._split.device
         self._constants = fx.constants(self._device_gm, self._device)
         self._host_inputs = fx.host_inputs(self._device_gm)

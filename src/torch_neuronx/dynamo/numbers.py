@@ -33,10 +33,12 @@ class Numbers:
 
     ``uses``: for an operator's node, which of its arguments, by position in the schema, are
     operands. ``known``: the symbols whose values an executable must know. ``on_host``: the numbers
-    that Python computes from the graph's inputs alone.
+    that Python computes from the graph's inputs alone. Without ``rules`` the operators are another
+    front end's, which takes a 0-d array for a tensor only.
     """
 
-    def __init__(self, gm: GraphModule) -> None:
+    def __init__(self, gm: GraphModule, *, rules: bool = True) -> None:
+        self._rules = rules
         self.on_host: set[Node] = set()
         self.known: set[Any] = set()
         self.uses: dict[Node, set[int]] = {}
@@ -75,7 +77,7 @@ class Numbers:
     def _operator(self, node: Node) -> None:
         """Note which numbers an operator reads as operands, and which it must know."""
         allowed = (
-            overloads.graph_operands(node.target)
+            overloads.graph_operands(node.target, rule=self._rules)
             if isinstance(node.target, torch._ops.OpOverload)
             else ()
         )

@@ -40,15 +40,15 @@ class Split:
     operands: tuple[int, ...] = ()
 
 
-def split(gm: GraphModule) -> Split:
-    """Split a graph that has no obstacle (``obstacles.find``)."""
+def split(gm: GraphModule, *, rules: bool = True) -> Split:
+    """Split a graph that has no obstacle (``obstacles.find``); ``rules`` as in ``Numbers``."""
     nodes = list(gm.graph.nodes)
     inputs = [n for n in nodes if n.op == "placeholder"]
     (output,) = [n for n in nodes if n.op == "output"]
     results: list[Any] = [
         r.args[0] if isinstance(r, Node) and is_copy(r) else r for r in output.args[0]
     ]
-    numbers = Numbers(gm)
+    numbers = Numbers(gm, rules=rules)
     writes = [n for n in nodes if is_copy(n) and on_host(n.args[0])]
     on_cpu = {n for n in nodes if runs_on_host(n) and n not in writes}
     host_results = tuple(i for i, r in enumerate(results) if on_host(r) or numbers.is_operand(r))
