@@ -87,47 +87,47 @@ def _cases() -> list[Case]:
 CASES = _cases()
 
 
-def _samples(case: Case, *, grad: bool = False, limit: int = 2) -> list[Any]:
+def samples(case: Case, *, grad: bool = False, limit: int = 2) -> list[Any]:
     samples = OPS[case.name].sample_inputs("cpu", case.dtype, requires_grad=grad)
     return list(itertools.islice(samples, limit))
 
 
-def _arguments(sample: Any) -> tuple[list[Any], dict[str, Any]]:
+def arguments(sample: Any) -> tuple[list[Any], dict[str, Any]]:
     return [sample.input, *sample.args], sample.kwargs
 
 
 def _compare(case: Case, function: Callable[..., Any], sample: Any) -> None:
-    args, kwargs = _arguments(sample)
+    args, kwargs = arguments(sample)
     expected = function(*args, **kwargs)
     actual = function(*to_device(args), **to_device(kwargs))
     assert_same(actual, expected, scale=SCALES.get(case.name, 1.0))
 
 
 def _forward(case: Case) -> None:
-    for sample in _samples(case):
+    for sample in samples(case):
         _compare(case, OPS[case.name].op, sample)
 
 
 def _noncontiguous(case: Case) -> None:
-    _compare(case, OPS[case.name].op, _samples(case, limit=1)[0].noncontiguous())
+    _compare(case, OPS[case.name].op, samples(case, limit=1)[0].noncontiguous())
 
 
-def _leaves(value: Any) -> list[torch.Tensor]:
+def leaves(value: Any) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, (list, tuple)):
-        return [t for v in value for t in _leaves(v)]
+        return [t for v in value for t in leaves(v)]
     return []
 
 
 def _backward(case: Case) -> None:
     op = OPS[case.name]
-    sample = _samples(case, grad=True, limit=1)[0]
-    args, kwargs = _arguments(sample)
+    sample = samples(case, grad=True, limit=1)[0]
+    args, kwargs = arguments(sample)
     gradients = []
     for a, k in ((args, kwargs), (to_device(args), to_device(kwargs))):
-        results = [t for t in _leaves(op.op(*a, **k)) if t.requires_grad]
-        inputs = [t for t in _leaves([*a, *k.values()]) if t.requires_grad]
+        results = [t for t in leaves(op.op(*a, **k)) if t.requires_grad]
+        inputs = [t for t in leaves([*a, *k.values()]) if t.requires_grad]
         assert results and inputs
         # A gradient that differs by element and is the same on both sides.
         weights = [
@@ -141,10 +141,10 @@ def _backward(case: Case) -> None:
 
 def _inplace(case: Case) -> None:
     op = OPS[case.name]
-    for sample in _samples(case):
+    for sample in samples(case):
         if sample.broadcasts_input:
             continue
-        args, kwargs = _arguments(sample)
+        args, kwargs = arguments(sample)
         results = []
         for a, k in ((args, kwargs), (to_device(args), to_device(kwargs))):
             target = a[0].clone()
@@ -176,11 +176,11 @@ def _ending(
 def _out(case: Case) -> None:
     """``out=`` of the right kind, of another shape, of another dtype, on another device."""
     op = OPS[case.name].op
-    args, kwargs = _arguments(_samples(case, limit=1)[0])
+    args, kwargs = arguments(samples(case, limit=1)[0])
     device_args, device_kwargs = to_device(args), to_device(kwargs)
     expected = op(*args, **kwargs)
     several = not isinstance(expected, torch.Tensor)
-    fresh = [torch.full_like(t, 7) for t in _leaves(expected)]
+    fresh = [torch.full_like(t, 7) for t in leaves(expected)]
 
     def give(tensors: list[torch.Tensor]) -> Any:
         return tuple(tensors) if several else tensors[0]
@@ -189,7 +189,7 @@ def _out(case: Case) -> None:
     addresses = [t.data_ptr() for t in out]
     op(*device_args, **device_kwargs, out=give(out))
     scale = SCALES.get(case.name, 1.0)
-    assert_same(out, _leaves(expected), scale=scale)
+    assert_same(out, leaves(expected), scale=scale)
     assert [t.data_ptr() for t in out] == addresses
 
     wrong_shape = [torch.ones((1, *t.shape, 2), dtype=t.dtype) for t in fresh]

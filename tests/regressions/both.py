@@ -1,4 +1,8 @@
-"""Runs a case on the CPU and on the device and compares what it gives."""
+"""Runs a case on the CPU and on the device and compares what it gives.
+
+``MODE`` "adaptive" (``conftest.py``) repeats the case on the device with adaptive eager, until what
+repeats in it is fused, and compares the bits with those of operators that run one by one.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,12 @@ from typing import Any
 
 import torch
 
+from adaptive_support import both, equal
 from support import assert_same, no_fallback
 
 Case = Callable[[str], Any]
+MODE = "per-op"
+ROUNDS = 6
 
 
 def same_on_both(case: Case, *, strides: bool = False, scale: float = 1.0) -> Any:
@@ -20,7 +27,21 @@ def same_on_both(case: Case, *, strides: bool = False, scale: float = 1.0) -> An
     with no_fallback():
         actual = case("neuron")
         assert_same(actual, expected, strides=strides, scale=scale)
+    if MODE == "adaptive":
+        one_by_one, adaptive = both(seeded(case), ROUNDS)
+        for i, (a, b) in enumerate(zip(one_by_one, adaptive, strict=True)):
+            assert equal(a, b), f"round {i}"
     return actual
+
+
+def seeded(case: Case) -> Callable[[], Any]:
+    """The case on the device, with the same random numbers every time."""
+
+    def run() -> Any:
+        torch.manual_seed(0)
+        return case("neuron")
+
+    return run
 
 
 def both_raise(case: Case, message: str = "") -> type[BaseException]:
