@@ -1,7 +1,8 @@
 """OpInfo's sample (``test_operators``) in adaptive mode: the bits of operators run one by one.
 
 A program of several cases repeats until it is fused; the result of each operator goes on into a
-product and a sum, so that it stands before others in one executable. The fast tier takes every tenth program.
+product and a sum, so that it stands before others in one executable. The fast tier takes every
+tenth program.
 """
 
 from __future__ import annotations
