@@ -216,3 +216,32 @@ def test_explain_names_the_buckets() -> None:
     explained = torch_neuronx.explain(compiled, torch.ones(3).to("neuron"))
     assert explained.graphs[0].buckets[0].endswith("[4, 8]")
     assert "padded to buckets" in str(explained)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: F.cross_entropy(
+            x.reshape(-1, 4), torch.zeros(x.shape[0] * x.shape[1], dtype=torch.int64).to(x.device)
+        ),
+        lambda x: F.cross_entropy(
+            x.reshape(-1, 4),
+            torch.zeros(x.shape[0] * x.shape[1], dtype=torch.int64).to(x.device),
+            reduction="none",
+        ),
+        lambda x: x.reshape(-1, 4) + torch.ones(x.shape[0] * x.shape[1], 4, device=x.device),
+        lambda x: torch.addmm(
+            torch.ones(x.shape[0] * x.shape[1], 4, device=x.device), x.reshape(-1, 4), x[0, :4] * 0
+        ),
+    ],
+    ids=["loss", "losses", "sum", "addmm"],
+)
+def test_one_argument_padded_within_and_one_at_its_end(function: Callable[..., Any]) -> None:
+    """(batch, length) flattened has its padding after each row; a tensor made as long, at the end.
+    Neither may be taken for the other."""
+    compiled = torch.compile(
+        function, backend="neuron", dynamic=True, options={"buckets": {1: "powers_of_two"}}
+    )
+    x = torch.randn(2, 5, 4).to("neuron")
+    with pytest.raises(Exception, match="dimension 0 is padded differently in its arguments"):
+        compiled(x)

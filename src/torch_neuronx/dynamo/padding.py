@@ -376,6 +376,13 @@ class Prover:
 
     # --- rules ---------------------------------------------------------------------------------
 
+    def agree(self, first: Layout, second: Layout) -> None:
+        """Refuse arguments whose elements belong together and lie differently: ``(n, m)`` is padded
+        within, ``(n * m,)`` at its end."""
+        for d, (a, b) in enumerate(zip(first, second, strict=True)):
+            if a != b and (self.has_padding(a) or self.has_padding(b)):
+                raise UnsafeError(f"dimension {d} is padded differently in its arguments")
+
     def broadcast(self, nodes: Sequence[Any], rank: int) -> Layout:
         """The layout of an element-wise operator's result."""
         dims: list[Factors] = [(1,)] * rank

@@ -129,15 +129,14 @@ def _product(self: Prover, node: Node, args: list[Any], at: int, batch: int) -> 
     left, right = self.layouts[a], self.layouts[b]
     if left[-1] != right[batch] and (self.has_padding(left[-1]) or self.has_padding(right[batch])):
         raise UnsafeError("the summed dimension is padded differently in its arguments")
-    for d in range(batch):
-        if left[d] != right[d] and (self.has_padding(left[d]) or self.has_padding(right[d])):
-            raise UnsafeError(f"dimension {d} is padded differently in its arguments")
+    self.agree(left[:batch], right[:batch])
     args[at] = self.masked(a, 0, [len(left) - 1])
     args[at + 1] = self.masked(b, 0, [batch])
     layout = (*left[:-1], *right[batch + 1 :])
+    made = self.emit(node, args, layout)
     if at:
-        self.broadcast([args[0]], len(layout))
-    return self.emit(node, args, layout)
+        self.broadcast([args[0], made], len(layout))
+    return made
 
 
 @rule("mm", "mv")
@@ -179,6 +178,9 @@ def _norm_backward(self: Prover, node: Node, args: list[Any]) -> Node:
         raise UnsafeError("a normalised dimension is padded")
     outer = range(axis)
     statistics = (3, 4) if "layer" in node.target.name() else (3,)  # type: ignore[union-attr]
+    self.agree(self.layouts[args[0]], layout)
+    for i in statistics:
+        self.agree(self.layouts[args[i]][:axis], layout[:axis])
     for i in (0, 1, *statistics):
         args[i] = self.masked(args[i], 0, outer)
     layouts = [self.plain(v) for v in node.meta["val"]]
@@ -201,6 +203,7 @@ def _group_norm_backward(self: Prover, node: Node, args: list[Any]) -> Node:
     if any(self.has_padding(d) for d in layout[1:]):
         raise UnsafeError("a normalised dimension is padded")
     for i in range(4):
+        self.agree(self.layouts[args[i]][:1], layout[:1])
         args[i] = self.masked(args[i], 0, [0])
     layouts = [self.plain(v) for v in node.meta["val"]]
     layouts[0] = layout if layouts[0] is not None else None
@@ -221,6 +224,7 @@ def _convolution_backward(self: Prover, node: Node, args: list[Any]) -> Node:
     grad, source, weight = (self.layouts[a] for a in args[:3])
     if any(self.has_padding(d) for d in (*grad[1:], *source[1:], *weight)):
         raise UnsafeError("a dimension other than the batch is padded")
+    self.agree(grad[:1], source[:1])
     args[:2] = [self.masked(a, 0, [0]) for a in args[:2]]
     layouts = [self.plain(v) for v in node.meta["val"]]
     layouts[0] = source if layouts[0] is not None else None
@@ -239,6 +243,7 @@ def _embedding(self: Prover, node: Node, args: list[Any]) -> Node:
 @rule("embedding_dense_backward")
 def _embedding_backward(self: Prover, node: Node, args: list[Any]) -> Node:
     rank = len(self.layouts[args[1]])
+    self.agree(self.layouts[args[0]][:rank], self.layouts[args[1]])
     args[0], args[1] = self.masked(args[0], 0, range(rank)), self.masked(args[1], 0)
     return self.emit(node, args, self.plain(node.meta["val"]))
 
@@ -277,14 +282,19 @@ def _nll_loss(self: Prover, node: Node, args: list[Any]) -> Node:
     layout = self.layouts[args[0]]
     if self.has_padding(layout[-1]):
         raise UnsafeError("the classes are padded")
+    self.agree(layout[:-1], self.layouts[args[1]])
     args[1] = self.masked(args[1], args[4])
     return self.emit(node, args, [layout[:-1] if node.meta["val"][0].dim() else (), ()])
 
 
 @rule("nll_loss_backward")
 def _nll_loss_backward(self: Prover, node: Node, args: list[Any]) -> Node:
+    grad, layout, target = (self.layouts[a] for a in args[:3])
+    self.agree(layout[:-1], target)
+    if grad:
+        self.agree(grad, target)
     args[2] = self.masked(args[2], args[5])
-    return self.emit(node, args, self.layouts[args[1]])
+    return self.emit(node, args, layout)
 
 
 @rule("_scaled_dot_product_fused_attention_overrideable")
@@ -297,6 +307,12 @@ def _attention(self: Prover, node: Node, args: list[Any]) -> Node:
         raise UnsafeError("the width of heads is padded")
     if causal and q[2] != k[2]:
         raise UnsafeError("queries and keys of causal attention are padded differently")
+    self.agree(q[:2], k[:2])
+    self.agree(k[:2], v[:2])
+    if bias is not None:
+        scores = (*q[:3], k[2])
+        for a, b in zip(self.layouts[bias][::-1], scores[::-1], strict=False):
+            self.agree((b,), (b if a == (1,) else a,))
     if self.has_padding(k[2]):
         args[1], args[2] = self.masked(key, 0, [2]), self.masked(value, 0, [2])
         if not causal:
@@ -465,9 +481,7 @@ def _select_scatter(self: Prover, node: Node, args: list[Any]) -> Node:
     if self.has_padding(layout[dim]) and (not isinstance(index, int) or index < 0):
         raise UnsafeError("the index counts from the end of a padded dimension")
     rest = layout[:dim] + layout[dim + 1 :]
-    for d, (a, b) in enumerate(zip(rest, self.layouts[args[1]], strict=True)):
-        if a != b and (self.has_padding(a) or self.has_padding(b)):
-            raise UnsafeError(f"dimension {d} is padded differently in its arguments")
+    self.agree(rest, self.layouts[args[1]])
     return self.emit(node, args, layout)
 
 
