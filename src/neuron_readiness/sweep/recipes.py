@@ -343,6 +343,8 @@ def _argument(name: str, inputs: Inputs, known: _Known) -> Any:
         return torch.ones(features.shape[0], max(features.shape[-2:]), dtype=torch.int64)
     if features is not None and name in ("feature_lens", "input_lengths"):
         return torch.tensor([max(features.shape[-2:])])
+    if name == "merge_sizes":  # of the patches of each image
+        return torch.ones(1, dtype=torch.int64)
     if name == "use_cache":
         return False
     if name == "input_values":

@@ -39,6 +39,10 @@ def test_a_vision_tower_gets_patches_with_their_grid() -> None:
     assert found["patches"]["grid_thw"].tolist() == [[1, 8, 8]]
     assert found["patches"]["hidden_states"].shape[0] == 64
 
+    def merging(pixel_values: Any, grid_thw: Any, merge_sizes: Any) -> None: ...
+
+    assert recipes_of(merging, patch_size=14)["patches"]["merge_sizes"].tolist() == [1]
+
 
 class WithImages:
     """As many image tokens among the ids as the image has features."""
