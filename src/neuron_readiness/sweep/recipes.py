@@ -11,6 +11,7 @@ import torch
 
 Inputs = dict[str, Any]
 _TOKENS = 8
+_GIVEN = ("bbox", "noise")  # whether required or not: boxes go with ids, noise replaces a draw
 _PATCHES = 4  # a side, of an image that comes as rows of patches
 
 
@@ -324,7 +325,7 @@ def _completed(
     more = {}
     for name, parameter in takes.items():
         required = parameter.default is inspect.Parameter.empty
-        if name in inputs or (only_required and not required and name != "bbox"):
+        if name in inputs or (only_required and not required and name not in _GIVEN):
             continue
         if among is not None and name not in among:
             continue
@@ -387,6 +388,8 @@ def _about_pixels(name: str, pixels: torch.Tensor, known: _Known) -> Any:
         return torch.ones(*lead, height, width, dtype=torch.int64)
     if name == "image_sizes":
         return torch.tensor([[height, width]])
+    if name == "noise" and isinstance(patch, int):  # orders the patches of a masked autoencoder
+        return torch.rand(1, height // patch * (width // patch), generator=known.make)
     if name == "trimaps":
         return known.random(1, 1, height, width)
     if name in ("prompt_pixel_values", "prompt_masks"):

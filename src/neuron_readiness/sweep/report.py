@@ -102,8 +102,8 @@ def _unstable(names: list[str]) -> list[str]:
     return [
         "",
         "Of those that differ, the reference itself moves as far where equal values are ordered "
-        f"otherwise, weights rounded once more, subnormal numbers zero or gradients contiguous: "
-        f"{', '.join(names)}.",
+        "otherwise, weights rounded once more, random numbers others, subnormal ones zero or "
+        f"gradients contiguous: {', '.join(names)}.",
     ]
 
 

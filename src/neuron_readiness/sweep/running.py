@@ -24,17 +24,17 @@ def placed(model: Any, device: str) -> Any:
     return copied
 
 
-def forward(model: Any, kwargs: dict[str, Any]) -> Any:
-    torch.manual_seed(0)
+def forward(model: Any, kwargs: dict[str, Any], seed: int = 0) -> Any:
+    torch.manual_seed(seed)
     with torch.no_grad():
         return model(**copy.copy(kwargs))
 
 
-def gradients(model: Any, kwargs: dict[str, Any]) -> dict[str, torch.Tensor] | None:
+def gradients(model: Any, kwargs: dict[str, Any], seed: int = 0) -> dict[str, torch.Tensor] | None:
     """Gradients of the loss, or of a weighted sum of every floating output where there is none;
     None where nothing can be trained. On the reference an error means that too; on the device it is
     the caller's to catch."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     model.zero_grad(set_to_none=True)
     on_reference = next(iter(model.parameters()), torch.empty(0)).device.type == "cpu"
     try:

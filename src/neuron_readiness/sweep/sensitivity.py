@@ -1,5 +1,5 @@
-"""How far the reference itself moves where nothing but rounding, the order of equals or strides
-differ."""
+"""How far the reference itself moves where nothing but rounding, the order of equals, random
+numbers or strides differ."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class _Contiguous(TorchDispatchMode):
 
 def outputs_move(built: Built, expected: Any) -> float:
     """How far the reference's outputs move, in tolerances, when its weights and inputs are rounded
-    once more and equal values are ordered otherwise, or when subnormal numbers count as zero: where
-    that is more than 1, a comparison of devices says nothing (a detector with random weights picks
-    among equal scores)."""
+    once more and equal values are ordered otherwise, when random numbers are others (a device draws
+    its own), or when subnormal numbers count as zero: where that is more than 1, a comparison of
+    devices says nothing (a detector with random weights picks among equal scores)."""
     moved = _moved(built, running.forward)
     return max(running.worst(running.compare_outputs(m, expected, built.model)) for m in moved)
 
@@ -65,16 +65,17 @@ def gradients_move(built: Built, expected: dict[str, torch.Tensor]) -> float:
     )
 
 
-def _moved(built: Built, run: Callable[[Any, dict[str, Any]], Any]) -> list[Any]:
+def _moved(built: Built, run: Callable[..., Any]) -> list[Any]:
     model, kwargs = _rounded(built)
     with _OtherTies():
         rounded = run(model, kwargs)
+    drawn = run(built.model, built.kwargs, 1)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the processor's flag is of one thread
     # Backward passes of the CPU run in the thread that asks for them.
     flushes = torch.set_flush_denormal(True)
     try:
-        return [rounded, run(built.model, built.kwargs)] if flushes else [rounded]
+        return [rounded, drawn, *([run(built.model, built.kwargs)] if flushes else [])]
     finally:
         torch.set_flush_denormal(False)
         torch.set_num_threads(threads)

@@ -27,6 +27,8 @@ class Net(torch.nn.Module):
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         y = self.layer(x)
+        if self.mode == "draws":
+            y = y + torch.rand(4, device=x.device)
         if self.mode == "keeps":
             if self.kept is None:
                 self.kept = torch.ones(4, device=x.device)
@@ -90,6 +92,11 @@ def test_what_hangs_on_the_order_of_equal_scores_is_told(monkeypatch: pytest.Mon
     row = row_of(monkeypatch, "ties")
     assert row["agrees"] is False and row["reference_moves"] > 1
     assert row["backward_agrees"] is False and row["reference_gradients_move"] > 1
+
+
+def test_what_hangs_on_random_numbers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = row_of(monkeypatch, "draws")
+    assert row["agrees"] is False and row["reference_moves"] > 1
 
 
 def test_a_gradient_that_hangs_on_strides_on_the_cpu_is_told(
