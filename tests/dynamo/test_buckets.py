@@ -245,3 +245,32 @@ def test_one_argument_padded_within_and_one_at_its_end(function: Callable[..., A
     x = torch.randn(2, 5, 4).to("neuron")
     with pytest.raises(Exception, match="dimension 0 is padded differently in its arguments"):
         compiled(x)
+
+
+class LanguageModel(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(11, 8)
+        self.head = nn.Linear(8, 11)
+
+    def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(self.head(self.tokens(tokens)).view(-1, 11), targets.view(-1))
+
+
+def test_training_with_targets_that_are_flattened_inputs() -> None:
+    """The backward graph takes the flattened targets, padded in every row and not at the end."""
+    torch.manual_seed(0)
+    theirs = LanguageModel()
+    ours = copy.deepcopy(theirs).to("neuron")
+    compiled = torch.compile(
+        ours, backend="neuron", dynamic=True, options={"buckets": {1: "powers_of_two"}}
+    )
+    for length in (5, 7, 8):
+        tokens, targets = torch.randint(11, (2, 3, length)).unbind()
+        loss = compiled(tokens.to("neuron"), targets.to("neuron"))
+        expected = theirs(tokens, targets)
+        assert_same(loss, expected)
+        loss.backward()
+        expected.backward()
+    for p, q in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert_same(p.grad, q.grad)

@@ -454,7 +454,14 @@ class Prover:
                 values.append(None)
                 continue
             elif isinstance(item, Node) and root_of(item).op == "placeholder":
-                results.append(self.view_of_input(item, root_of(item), value))
+                layout = self.layouts.get(self.copies[item])
+                regrouped = layout is not None and any(
+                    len(d) > 1 and self.has_padding(d) for d in layout
+                )
+                apart = regrouped and self.returned is not None and i >= self.returned
+                if apart:
+                    self.kept[item.name] = layout
+                results.append(self.view_of_input(item, root_of(item), layout if apart else None))
                 values.append(None)
                 continue
             else:
@@ -472,12 +479,20 @@ class Prover:
         self.graph.output(tuple(values))
         return tuple(results)
 
-    def view_of_input(self, item: Node, source: Node, value: torch.Tensor) -> Result:
-        """A result that is to be taken from the caller's input, as it is."""
-        base = source.meta["val"]
+    def view_of_input(self, item: Node, source: Node, layout: Layout | None) -> Result:
+        """A result that is to be taken from the caller's input, as it is; with ``layout`` it gets a
+        dimension for every factor, as the backward graph takes it."""
+        value, base = item.meta["val"], source.meta["val"]
         start = expression_of(value.storage_offset()) - expression_of(base.storage_offset())
-        strided = tuple(tuple(map(expression_of, part)) for part in (value.shape, value.stride()))
-        return Result(argument=list(self.copies).index(source), strided=(*strided, start))
+        sizes: list[Any] = []
+        strides: list[Any] = []
+        whole = tuple((expression_of(n),) for n in value.shape)
+        for factors, stride in zip(layout or whole, value.stride(), strict=True):
+            inner = [math.prod(factors[k + 1 :], start=1) for k in range(len(factors))]
+            sizes += factors
+            strides += [expression_of(stride) * n for n in inner]
+        strided = (tuple(sizes), tuple(strides), start)
+        return Result(argument=list(self.copies).index(source), strided=strided)
 
 
 Rule = Callable[[Prover, Node, list[Any]], Node]
