@@ -92,8 +92,9 @@ def eager_mode(mode: str) -> contextlib.AbstractContextManager[None]:
     """Within a ``with`` block, eager operators run this way, in all threads.
 
     ``per-op``: one executable each. ``adaptive``: sequences that come again are fused in the
-    background; results are the same to the bit. ``blocking``: each is waited for. What holds
-    outside is ``TORCH_NEURONX_EAGER``.
+    background; results are the same to the bit, and where a plugin is known not to keep them, this
+    is ``per-op``, with a warning. ``blocking``: each is waited for. What holds outside is
+    ``TORCH_NEURONX_EAGER``.
 
     Raises:
         ValueError: any other mode.

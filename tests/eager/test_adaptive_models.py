@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import torch_neuronx
@@ -23,18 +24,21 @@ STEPS = 7
 MODES = ("per-op", "adaptive")
 
 
-def train(name: str, steps: int = STEPS, workers: int = 0) -> list[Any]:
-    """Losses, then weights and buffers, after ``steps`` steps with batches of a DataLoader."""
+def made(name: str, steps: int = STEPS) -> tuple[nn.Module, TensorDataset]:
+    """A model on the CPU and ``steps`` batches; not for threads: they share a generator."""
     create, make_input = MODELS[name]
-    generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model, x = create().to("neuron"), torch.cat([make_input() for _ in range(steps)])
-    y = torch.randint(0, 5, (len(x),), generator=generator)
+    torch.manual_seed(0)
+    model, x = create(), torch.cat([make_input() for _ in range(steps)])
+    return model, TensorDataset(x, torch.randint(0, 5, (len(x),)))
+
+
+def train(model: nn.Module, data: TensorDataset, workers: int = 0) -> list[Any]:
+    """Losses, then weights and buffers, after a step with each batch of a DataLoader."""
+    model = model.to("neuron")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
     losses = []
-    for i, (a, b) in enumerate(DataLoader(TensorDataset(x, y), 4, num_workers=workers)):
+    for i, (a, b) in enumerate(DataLoader(data, 4, num_workers=workers)):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(a.to("neuron")), b.to("neuron"))
         loss.backward()
@@ -54,7 +58,7 @@ def test_training(name: str) -> None:
     with Fused() as fused:
         for mode in MODES:
             with torch_neuronx.eager_mode(mode):
-                found[mode] = train(name)
+                found[mode] = train(*made(name))
     assert equal(found["per-op"], found["adaptive"])
     assert fused.operators > 0
 
@@ -62,13 +66,14 @@ def test_training(name: str) -> None:
 @pytest.mark.full
 def test_two_threads_train_with_a_data_loader_each() -> None:
     names = ("bert", "llama")
-    expected = {name: train(name) for name in names}
+    expected = {name: train(*made(name)) for name in names}
+    work_of = {name: made(name) for name in names}
     found: dict[str, Any] = {}
     errors: list[BaseException] = []
 
     def work(name: str) -> None:
         try:
-            found[name] = train(name, workers=1)
+            found[name] = train(*work_of[name], workers=1)
         except BaseException as error:  # told by the main thread
             errors.append(error)
 

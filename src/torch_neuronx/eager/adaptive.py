@@ -7,12 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from torch_neuronx import _C
-
-MODES = {
-    "per-op": _C.EagerMode.PER_OP,
-    "adaptive": _C.EagerMode.ADAPTIVE,
-    "blocking": _C.EagerMode.BLOCKING,
-}
+from torch_neuronx.neuron.eager_modes import MODES, mode_of
 
 
 @contextlib.contextmanager
@@ -22,7 +17,7 @@ def eager_mode(mode: str) -> Iterator[None]:
         raise ValueError(f"eager_mode: expected one of {', '.join(MODES)}, got {mode!r}")
     _C.runtime_init()  # starting sets the mode of TORCH_NEURONX_EAGER
     before = _C.eager_mode()
-    _C.set_eager_mode(MODES[mode])
+    _C.set_eager_mode(mode_of(mode))
     try:
         yield
     finally:

@@ -9,8 +9,7 @@ its simplifier re-associates (``(x + 1e8) - 1e8``), turns divisions into multipl
   of every rounded result are combined with a zero that only the run time knows before another
   stage may compute with them; so no constant is folded across either.
 * Any other stage (reductions, products, convolutions, sorts, scatters, loops, and element-wise
-  operators of several roundings) is kept as it is: a computation of its own, the branch of a
-  conditional that is always taken, which only the run time knows.
+  operators of several roundings) is kept as it is, between optimization barriers.
 
 ``zero`` is a 0-d int32 parameter of the program that must be zero.
 """
@@ -65,7 +64,7 @@ def fence(
 ) -> list[Any]:
     """``function(*params)`` with every stage exact; ``zero`` is the run-time zero.
 
-    Without ``close``, only stages of one rounding are: the others are not kept apart.
+    Without ``close``, only stages of one rounding are: the others have no barriers and no fences.
     """
     closed, tree = jax.make_jaxpr(function, return_shape=True)(*params)
     results = _Interpreter(zero, close).program(closed, params)
@@ -141,6 +140,7 @@ def _fence(x: Any, zero: Any) -> Any:
 class _Interpreter:
     def __init__(self, zero: Any, close: bool) -> None:
         self.zero = zero
+        self.barrier = jax.lax.optimization_barrier if close else lambda values: values
         self.close = close
 
     def program(self, closed: Any, params: Sequence[Any]) -> list[Any]:
@@ -212,31 +212,15 @@ class _Interpreter:
         outer = dict.fromkeys(
             a for e in eqns for a in e.invars if not isinstance(a, core.Literal) and a in env
         )
-        outer_values = [env[a].fenced(self.zero) if self.close else env[a].raw for a in outer]
+        # A barrier may be gone by the time that XLA's CPU compiler fuses: a fence never is.
+        fenced = [env[a].fenced(self.zero) if self.close else env[a].raw for a in outer]
+        scope: dict[Any, Any] = dict(zip(outer, self.barrier(fenced), strict=True))
+        for eqn in eqns:
+            raws = [a.val if isinstance(a, core.Literal) else scope[a] for a in eqn.invars]
+            scope.update(zip(eqn.outvars, _bind(eqn, raws), strict=True))
         made = [v for e in eqns for v in e.outvars if last_use.get(v, -1) >= end]
-
-        def stage(inputs: list[Any]) -> list[Any]:
-            scope: dict[Any, Any] = dict(zip(outer, inputs, strict=True))
-            for eqn in eqns:
-                raws = [a.val if isinstance(a, core.Literal) else scope[a] for a in eqn.invars]
-                scope.update(zip(eqn.outvars, _bind(eqn, raws), strict=True))
-            return [scope[v] for v in made]
-
-        results = self.alone(stage, outer_values) if self.close else stage(outer_values)
+        results = self.barrier([scope[v] for v in made])
         env.update((v, _Value(x, self.close)) for v, x in zip(made, results, strict=True))
-
-    def alone(self, stage: Callable[[list[Any]], list[Any]], inputs: list[Any]) -> list[Any]:
-        """``stage(inputs)``, compiled as if nothing else were there.
-
-        Optimization barriers are not enough: a compiler may have dropped them when it fuses.
-        """
-        inputs = jax.lax.optimization_barrier(inputs)
-
-        def nothing(inputs: list[Any]) -> list[Any]:
-            return [jnp.zeros(r.shape, r.dtype) for r in jax.eval_shape(stage, inputs)]
-
-        results = jax.lax.cond(self.zero == 0, stage, nothing, inputs)
-        return list(jax.lax.optimization_barrier(results))
 
 
 def _bind(eqn: Any, inputs: Sequence[Any]) -> list[Any]:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterator
 
 from torch_neuronx import _C, config, plugins
-from torch_neuronx.neuron import target
+from torch_neuronx.neuron import eager_modes, target
 
 _lock = threading.Lock()
 
@@ -61,8 +61,7 @@ def start() -> None:
             _C.set_eager_limits(
                 config.get("TORCH_NEURONX_EAGER_BUDGET"), config.get("TORCH_NEURONX_EAGER_LONGEST")
             )
-            mode = config.get("TORCH_NEURONX_EAGER").upper().replace("-", "_")
-            _C.set_eager_mode(getattr(_C.EagerMode, mode))
+            _C.set_eager_mode(eager_modes.mode_of(config.get("TORCH_NEURONX_EAGER")))
         atexit.register(_at_exit)
 
 
