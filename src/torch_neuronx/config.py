@@ -504,6 +504,29 @@ _TABLE = (
             ("NEURON_COMPILE_CACHE_URL", "the cache is TORCH_NEURONX_CACHE_DIR."),
             ("TORCH_NEURONX_ENABLE_STABLEHLO", "StableHLO is the only way."),
             ("TORCH_NEURONX_MLIR_ATEN_OPS", "StableHLO is the only way."),
+            ("TORCH_NEURONX_ENABLE_PROLOGUE", "views are steps of the program that reads them."),
+            (
+                "TORCH_NEURONX_CONTIGUOUS_FALLBACK_FATAL",
+                "nothing falls back because of its strides.",
+            ),
+            (
+                "TORCH_NEURONX_ENABLE_ASYNC_NRT",
+                "launches are asynchronous unless NEURON_LAUNCH_BLOCKING=1.",
+            ),
+            (
+                "NEURON_FALLBACK_ENABLED",
+                "what it means is not documented; see TORCH_NEURONX_FALLBACK.",
+            ),
+            (
+                "TORCH_NEURONX_DUMP",
+                "what it means is not documented; see TORCH_NEURONX_PRESERVE_COMPILATION_ARTIFACTS.",
+            ),
+            (
+                "TORCH_NEURONX_METRICS_ENABLED",
+                "what it means is not documented; see TORCH_NEURONX_ENABLED_METRIC_TABLES.",
+            ),
+            ("TORCH_NEURONX_SPMD_DISABLE", "what it means is not documented."),
+            ("NEURON_SCRATCHPAD_PAGE_SIZE", "it pairs with a flag of another compiler."),
         )
     ),
 )
