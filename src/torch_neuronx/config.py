@@ -515,17 +515,17 @@ _TABLE = (
             ),
             (
                 "NEURON_FALLBACK_ENABLED",
-                "what it means is not documented; see TORCH_NEURONX_FALLBACK.",
+                "undocumented; see TORCH_NEURONX_FALLBACK.",
             ),
             (
                 "TORCH_NEURONX_DUMP",
-                "what it means is not documented; see TORCH_NEURONX_PRESERVE_COMPILATION_ARTIFACTS.",
+                "undocumented; see TORCH_NEURONX_PRESERVE_COMPILATION_ARTIFACTS.",
             ),
             (
                 "TORCH_NEURONX_METRICS_ENABLED",
-                "what it means is not documented; see TORCH_NEURONX_ENABLED_METRIC_TABLES.",
+                "undocumented; see TORCH_NEURONX_ENABLED_METRIC_TABLES.",
             ),
-            ("TORCH_NEURONX_SPMD_DISABLE", "what it means is not documented."),
+            ("TORCH_NEURONX_SPMD_DISABLE", "undocumented."),
             ("NEURON_SCRATCHPAD_PAGE_SIZE", "it pairs with a flag of another compiler."),
         )
     ),
