@@ -300,6 +300,13 @@ def test_keys_that_lower_to_one_module_compile_it_once() -> None:
     assert c.backend.calls == ["compile"]  # type: ignore[attr-defined]
 
 
+def test_programs_that_do_not_depend_on_each_other_are_compiled_at_the_same_time() -> None:
+    together = threading.Barrier(3)
+    c = compiler(None, FakeBackend(before=lambda: together.wait(60)), workers=3)
+    futures = [c.submit(str(n).encode(), lambda n=n: program(n)) for n in range(3)]
+    assert {f.result(60).source for f in futures} == {"compiled"}  # else the barrier breaks
+
+
 def test_many_keys_at_once(root: pathlib.Path) -> None:
     c = compiler(root)
     futures = [c.submit(str(n).encode(), lambda n=n: program(n)) for n in range(40)]
