@@ -15,7 +15,7 @@ import torch
 from torch.fx import Graph, GraphModule, Node
 
 from torch_neuronx.dynamo.numbers import Numbers, symbols_of, with_arguments
-from torch_neuronx.dynamo.obstacles import is_copy, on_host, runs_on_host
+from torch_neuronx.dynamo.obstacles import arguments, is_copy, on_host, runs_on_host
 from torch_neuronx.dynamo.sizes import is_number
 
 
@@ -53,7 +53,7 @@ def split(gm: GraphModule, *, rules: bool = True) -> Split:
     on_cpu = {n for n in nodes if runs_on_host(n) and n not in writes}
     host_results = tuple(i for i, r in enumerate(results) if on_host(r) or numbers.is_operand(r))
     operands = list(
-        dict.fromkeys(_argument(n, i) for n, places in numbers.uses.items() for i in places)
+        dict.fromkeys(arguments(n)[i] for n, places in numbers.uses.items() for i in places)
     )
     told = [n for n in nodes if n.op == "call_function" and is_number(n.meta.get("val"))
             and any(on_host(s) for s in n.all_input_nodes)]  # fmt: skip
@@ -79,7 +79,8 @@ def split(gm: GraphModule, *, rules: bool = True) -> Split:
         if node in on_cpu or (node.op == "get_attr" and on_host(node)) or number:
             host.copy(node)
         if node in numbers.uses:
-            replaced = {i: values[_argument(node, i)] for i in numbers.uses[node]}
+            given = arguments(node)
+            replaced = {i: values[given[i]] for i in numbers.uses[node]}
             device.copy_with(node, replaced)
         elif node not in on_cpu and node not in device.made:
             device.copy(node)
@@ -106,13 +107,6 @@ def split(gm: GraphModule, *, rules: bool = True) -> Split:
         _unused(on_device, len(inputs), numbers),
         tuple(range(first, first + len(operands))),
     )
-
-
-def _argument(node: Node, position: int) -> Node:
-    """The node at a position of an operator's schema."""
-    if position < len(node.args):
-        return node.args[position]  # type: ignore[return-value]
-    return node.kwargs[node.target._schema.arguments[position].name]  # type: ignore
 
 
 def _unused(gm: GraphModule, count: int, numbers: Numbers) -> tuple[int, ...]:
